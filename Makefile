@@ -1,0 +1,73 @@
+# Two commands matter: `make run` and `make test`. Both set up what they need first.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+SGLANG_VENV := .venv-sglang
+SGLANG_VERSION := 0.5.23
+
+PROFILE ?= laptop
+NAME ?= laptop
+RUN_ARGS ?=
+PYTEST_ARGS ?=
+
+# Spin-waiting OpenMP threads made inference ten times slower beside other processes.
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= passive
+export TOKENIZERS_PARALLELISM ?= false
+export HF_HUB_OFFLINE ?= 1
+export DO_NOT_TRACK ?= 1
+export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
+export PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT ?= false
+
+.PHONY: help setup setup-system setup-sglang run test lint format typecheck check clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
+
+setup: setup-system $(VENV)/.stamp  ## make .venv and install what is missing
+
+setup-system:
+	@bash .ci/system_packages.sh
+
+# One recipe for venv and packages; only a changed pyproject.toml (or a new checkout) runs it again.
+$(VENV)/.stamp: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) is missing. Fix: apt-get install python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# sglang's pins differ from the trainer's, so it lives in an environment of its own and is spoken to over HTTP.
+setup-sglang: $(SGLANG_VENV)/.stamp  ## make .venv-sglang with a CPU sglang server
+
+$(SGLANG_VENV)/.stamp: training/sglang_cpu/requirements.txt $(wildcard training/sglang_cpu/plugin/pyproject.toml training/sglang_cpu/plugin/*/*.py)
+	test -x $(SGLANG_VENV)/bin/python || $(PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r training/sglang_cpu/requirements.txt
+	$(SGLANG_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==$(SGLANG_VERSION)
+	$(SGLANG_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./training/sglang_cpu/plugin
+	@touch $@
+
+run: setup  ## the whole pipeline; a second call resumes (PROFILE=, NAME=, RUN_ARGS=)
+	$(BIN)/ninefold run --profile $(PROFILE) --name $(NAME) --resume $(RUN_ARGS)
+
+test: setup setup-sglang  ## all tests (PYTEST_ARGS='tests/kg -k order')
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.stamp  ## ruff: rules and formatting
+	$(BIN)/ruff check .
+
+format: $(VENV)/.stamp  ## let ruff fix what it can
+	$(BIN)/ruff check --fix .
+
+typecheck: $(VENV)/.stamp  ## mypy, strict on the packages
+	$(BIN)/mypy
+
+check: lint typecheck test  ## everything that must hold before a commit is offered
+
+clean:  ## remove caches and builds; runs/, data/ and the environments stay
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path './.venv*' -prune -o -type d -name __pycache__ -print0 | xargs -0 rm -rf
