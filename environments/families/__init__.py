@@ -1,0 +1,28 @@
+"""Environment families. One entry a family: `make_environment` is the only way to an environment."""
+
+from __future__ import annotations
+
+from environments.environment import Environment
+from environments.errors import InputError
+from environments.families.assistant import SettingsEnvironment
+from environments.families.coding import CodingEnvironment
+from environments.families.search import SearchEnvironment
+from environments.resources import Resources
+from environments.task import TaskSpec
+
+
+def make_environment(task: TaskSpec, resources: Resources) -> Environment:
+    """A fresh environment for one episode of `task`.
+
+    Raises:
+        InputError: no such family, or the resources lack what the family needs.
+    """
+    if task.family == "search":
+        if resources.corpus is None:
+            raise InputError("a search task needs a corpus", "pass Resources(corpus=...)")
+        return SearchEnvironment(task, resources.corpus)
+    if task.family == "assistant":
+        return SettingsEnvironment(task)
+    if task.family == "coding":
+        return CodingEnvironment(task, resources)
+    raise InputError(f"family {task.family!r} has no environment yet", "use search, assistant or coding")

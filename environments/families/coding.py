@@ -1,0 +1,41 @@
+"""Coding family: write a Python function; public examples may be run, hidden tests decide."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from environments.environment import Environment
+from environments.resources import Resources
+from environments.task import TaskSpec, ToolParameter, ToolSpec
+
+_SOURCE = ToolParameter(name="source", description="Python source that defines the function.")
+
+
+class CodingEnvironment(Environment):
+    """Tools: `run_tests` executes the public examples in a sandbox, `submit` hands in the source."""
+
+    TOOLS: ClassVar[dict[str, ToolSpec]] = {
+        "run_tests": ToolSpec(name="run_tests", description="Run the public examples against a source.", parameters=(_SOURCE,)),
+        "submit": ToolSpec(name="submit", description="Submit the final source.", parameters=(_SOURCE,)),
+    }
+    TIMEOUT_S = 2.0
+
+    def __init__(self, task: TaskSpec, resources: Resources) -> None:
+        super().__init__(task)
+        self.resources = resources
+
+    def call(self, tool: str, arguments: dict[str, Any]) -> str:
+        if tool == "submit":
+            self.outcome.submission = arguments["source"]
+            return "submitted"
+        public = self.task.initial_state.tables["examples"]
+        inputs = [json.loads(str(row["arguments"])) for row in public]
+        result = self.resources.code_pool().call(arguments["source"], "solve", inputs, timeout_s=self.TIMEOUT_S)
+        if result.outputs is None:
+            return result.error or "no result"
+        for row, given, output in zip(public, inputs, result.outputs, strict=True):
+            expected = json.loads(str(row["result"]))
+            if output != expected or type(output) is not type(expected):
+                return f"solve({', '.join(map(json.dumps, given))}) is {json.dumps(output)}, not {json.dumps(expected)}"
+        return "passed"

@@ -1,0 +1,240 @@
+"""The signatures every part agrees on: Policy, Engine, Sandbox, Verifier, SearchSource, Brain.
+
+One simple real backend of each ships in the spine; others plug in behind these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from environments.task import Message, TaskSpec, ToolSpec
+from environments.verdict import Verdict
+
+# --- policies and engines ------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class MessagePolicy(Protocol):
+    """Turns messages into the next assistant message (an endpoint, a script). Its traces are not trainable."""
+
+    name: str
+
+    def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """The next assistant message.
+
+        Raises:
+            EngineError: the endpoint is dead or answers garbage (infrastructure, not the agent).
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One token-level request. `key` = (trajectory, position) seeds the sampling, whatever it is batched with."""
+
+    request_id: str
+    prefix: Sequence[int]
+    max_new_tokens: int
+    stop_tokens: frozenset[int]
+    key: tuple[int, int] = (0, 0)
+    """(trajectory seed, index of the first new token within the trajectory)."""
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was sampled: `tokens`, their natural-log probabilities and the policy version of each."""
+
+    request_id: str
+    tokens: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: str
+    """`stop`, `length` or `abort`."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load figures of an engine. `kv_use` is the share of cache slots in use, 0 to 1."""
+
+    running: int
+    queued: int
+    kv_use: float
+
+
+class Engine(Protocol):
+    """A token-level generation engine."""
+
+    version: int
+
+    def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
+        """Generate for all requests, in their order. Raises EngineError when the engine is dead."""
+        ...
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probability of each token given those before it; the first token scores 0.0."""
+        ...
+
+    def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        """Stop the given requests (all when None); `generate` returns what they have so far."""
+        ...
+
+    def update_weights(self, state: Mapping[str, Any], version: int) -> None:
+        """Swap the weights without a restart. Cached prefixes of older versions are dropped."""
+        ...
+
+    def load(self) -> Load:
+        """Current load figures."""
+        ...
+
+
+# --- sandboxes -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """Outcome of a command in a sandbox. `exit_code` is None when it was killed at its timeout."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    wall_s: float
+    timed_out: bool = False
+    truncated: bool = False
+    """Output beyond the sandbox's cap was dropped."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a sandbox backend can really do. A backend never fakes one."""
+
+    backend: str
+    isolated_network: bool
+    pause: bool
+    fork: str
+    """`none`, `files`, `interpreter` or `full`."""
+    snapshot: str
+    """`none`, `files` or `full`."""
+    seccomp: bool
+    memory_limit: bool
+    notes: tuple[str, ...] = ()
+
+
+class Sandbox(Protocol):
+    """A box for agents' code. Creation is the backend's `create(...)`; all failures of the box raise SandboxError."""
+
+    sandbox_id: str
+
+    def exec(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float = 10.0, env: Mapping[str, str] | None = None) -> ExecResult: ...
+    def read(self, path: str) -> bytes: ...
+    def write(self, path: str, data: bytes) -> None: ...
+    def list(self, path: str = ".") -> list[str]: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def fork(self, count: int = 1) -> list[Sandbox | Exception]: ...
+    def snapshot(self) -> bytes: ...
+    def restore(self, snapshot: bytes) -> None: ...
+    def close(self) -> None: ...
+    def capabilities(self) -> Capabilities: ...
+
+
+# --- verifiers -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What an episode leaves behind for the verifier: the declared artefacts only."""
+
+    submission: str | None = None
+    """The last `submit` payload; None when the agent submitted nothing."""
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Final state of the world's tables."""
+    tool_calls: int = 0
+
+
+class Verifier(Protocol):
+    """Judges an outcome against a hidden payload. A crash is turned into no-verdict by `environments.verifiers.judge`."""
+
+    kind: str
+    version: int
+
+    def verify(self, task: TaskSpec, outcome: Outcome, payload: Any) -> Verdict: ...
+
+
+# --- search and brains ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a corpus."""
+
+    document_id: str
+    title: str
+    text: str
+    source: str
+    """Package or dictionary it comes from."""
+    licence: str
+    links: tuple[str, ...] = ()
+    """Titles it cross-references; empty when the corpus is stripped of markup."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One search result, best first; `score` is only comparable within one query."""
+
+    document_id: str
+    title: str
+    snippet: str
+    score: float
+
+
+class SearchSource(Protocol):
+    """Anything that can be searched and opened."""
+
+    content_hash: str
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]: ...
+    def open(self, document_id: str) -> Document:
+        """Raises KeyError when there is no such document."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A quoted passage that supports a proposal."""
+
+    document_id: str
+    quote: str
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A concept a brain found from a node."""
+
+    name: str
+    relation: str
+    """Of the found concept to the node: `narrower`, `broader`, `equivalent` or `related`."""
+    confidence: float
+    evidence: tuple[Evidence, ...]
+    domain: str = "general"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a brain made of one node: proposals, the searches it ran, and whether the concept is atomic."""
+
+    proposals: tuple[Proposal, ...]
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+    atomic: bool
+    reason: str
+
+
+class Brain(Protocol):
+    """Reads for a node: embedded (no model) or a language model working through tools."""
+
+    name: str
+
+    def read(self, concept: str, ancestors: Sequence[str], source: SearchSource) -> Reading: ...

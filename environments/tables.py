@@ -1,0 +1,70 @@
+"""Parquet parts: one file a shard, written under a temporary name and renamed when whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import types
+import typing
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from environments.errors import CorruptArtifactError, DiskFullError
+from environments.records import Row
+
+R = typing.TypeVar("R", bound=Row)
+
+_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), list[str]: pa.list_(pa.string()), list[int]: pa.list_(pa.int64())}
+
+
+def arrow_schema(model: type[Row]) -> pa.Schema:
+    """The Arrow schema of a row model; `X | None` becomes a nullable column."""
+    fields = []
+    for name, info in model.model_fields.items():
+        annotation, nullable = info.annotation, False
+        if isinstance(annotation, types.UnionType):
+            (annotation,) = [a for a in typing.get_args(annotation) if a is not type(None)]
+            nullable = True
+        fields.append(pa.field(name, _ARROW[annotation], nullable=nullable))  # type: ignore[index]
+    return pa.schema(fields)
+
+
+def write_rows(path: Path, model: type[R], rows: Iterable[R]) -> Path:
+    """Write rows to one Parquet file, atomically. No rows gives an empty, typed file.
+
+    Raises:
+        DiskFullError: the disk is full; nothing half-written is left under `path`.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    table = pa.Table.from_pylist([r.model_dump() for r in rows], schema=arrow_schema(model))
+    try:
+        pq.write_table(table, part, compression="zstd")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC:
+            raise DiskFullError(f"no space left while writing {path.name}", "free some space and run again; finished parts are kept") from error
+        raise
+    return path
+
+
+def read_rows(path: Path, model: type[R]) -> list[R]:
+    """Read one file back.
+
+    Raises:
+        CorruptArtifactError: the file is missing, cut short, or has other columns.
+    """
+    try:
+        # The file alone: a folder named like `kind=x` must not add columns of its own.
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+        return [model.model_validate(r) for r in table.to_pylist()]
+    except (OSError, pa.ArrowException, ValidationError) as error:
+        raise CorruptArtifactError(f"{path} is not a whole {model.TABLE} file ({type(error).__name__})", "delete it and run again; the stage writes it anew") from error

@@ -1,0 +1,72 @@
+"""What happened in one episode: messages and the exact tokens.
+
+A trace is a tree of segments: context management and sub-agents fork it. Each segment holds the tokens the policy saw
+and sampled, so that a transcript is never tokenised again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from environments.task import Domain, Effort, Frozen, Message
+from environments.verdict import Verdict
+
+StopReason = Literal["submitted", "finished", "steps", "output_tokens", "context", "wall", "submissions", "infrastructure", "aborted"]
+"""`finished`: the agent ended its turn without a call. `infrastructure`: a machine part failed; such a trace has no score."""
+
+
+class ToolRecord(Frozen):
+    """One executed (or refused) call."""
+
+    step: int
+    tool: str
+    arguments: dict[str, Any]
+    result: str
+    error: str = ""
+    """Class name of the AgentError, empty when the call was valid."""
+    wall_s: float = 0.0
+
+
+class Segment(Frozen):
+    """A stretch of context without a fork. The four token columns have equal length."""
+
+    segment_id: int = 0
+    parent_id: int | None = None
+    fork: Literal["root", "context", "subagent"] = "root"
+    messages: tuple[Message, ...] = ()
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    """Natural log; 0.0 where the token was not sampled."""
+    versions: tuple[int, ...] = ()
+    """Policy version that sampled the token; -1 where it was not sampled."""
+    loss_mask: tuple[int, ...] = ()
+    """1 where the policy sampled the token, 0 for prompt and observations."""
+    sampling_masks: tuple[tuple[int, ...], ...] | None = None
+    """Token ids that top-p / top-k kept at each sampled position."""
+    expert_routing: tuple[tuple[int, ...], ...] | None = None
+
+
+class Trace(Frozen):
+    """One episode of one policy on one task."""
+
+    trajectory_id: str
+    task_id: str
+    domain: Domain
+    effort: Effort | None
+    harness_sha256: str
+    policy: str
+    """Checkpoint hash, endpoint model or scripted policy's name."""
+    teacher: str | None = None
+    trainable: bool
+    """True when the tokens are exact (token-level policies)."""
+    segments: tuple[Segment, ...]
+    tool_records: tuple[ToolRecord, ...] = ()
+    stop: StopReason
+    output_tokens: int
+    thinking_tokens: int
+    malformed_calls: int = 0
+    timings: dict[str, float] = Field(default_factory=dict)
+    """Seconds by phase: `generate`, `environment`, `verify`."""
+    verdict: Verdict | None = None

@@ -1,0 +1,64 @@
+"""The store of what no agent may see: hidden payloads and reference solutions, by content hash.
+
+It is a directory of JSON files that is never mounted into an agent's sandbox; only verifiers resolve it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from environments.errors import CorruptArtifactError
+from environments.task import Message, canonical_json
+
+
+class Vault:
+    """Content-addressed JSON values under `root`, in 256 pack files' worth of folders."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self._cache: dict[str, Any] = {}
+
+    def _path(self, sha256: str) -> Path:
+        return self.root / sha256[:2] / f"{sha256}.json"
+
+    def put(self, value: Any) -> str:
+        """Store a JSON value; returns its sha256. Written under a temporary name, then renamed."""
+        text = canonical_json(value)
+        sha256 = hashlib.sha256(text.encode()).hexdigest()
+        path = self._path(sha256)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+            part.write_text(text)
+            os.replace(part, path)
+        return sha256
+
+    def get(self, sha256: str) -> Any:
+        """The value stored under `sha256`.
+
+        Raises:
+            CorruptArtifactError: it is missing, or its bytes no longer match the hash.
+        """
+        if sha256 not in self._cache:
+            path = self._path(sha256)
+            try:
+                text = path.read_text()
+            except OSError as error:
+                raise CorruptArtifactError(f"vault entry {sha256[:16]} cannot be read ({error.strerror})", "run synthesis again for this task") from error
+            if hashlib.sha256(text.encode()).hexdigest() != sha256:
+                raise CorruptArtifactError(f"vault entry {sha256[:16]} does not match its hash", f"delete {path.name} and run synthesis again")
+            self._cache[sha256] = json.loads(text)
+        return self._cache[sha256]
+
+    def put_reference(self, messages: list[Message]) -> str:
+        """Store a reference solution: the assistant messages that solve the task."""
+        return self.put([m.model_dump(mode="json") for m in messages])
+
+    def get_reference(self, sha256: str) -> list[Message]:
+        """The reference solution stored under `sha256`."""
+        return [Message.model_validate(m) for m in self.get(sha256)]
