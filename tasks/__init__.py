@@ -1,0 +1,1 @@
+"""From graph nodes to a published dataset: synthesis, splits, dataset, catalogue."""
