@@ -36,7 +36,8 @@ def test_every_domain_reaches_every_split_when_branches_are_uneven():
     for domain in ("general", "coding"):
         shares = {s: sum(t.domain == domain for t in result.by_split()[s]) / 66 for s in SPLITS}
         assert shares["train"] == pytest.approx(0.8, abs=0.05)
-        assert shares["validation"] > 0.03 and shares["heldout"] > 0.06
+        assert shares["validation"] > 0.03
+        assert shares["heldout"] > 0.06
 
 
 def test_order_does_not_matter_and_the_seed_does(tasks):
@@ -58,7 +59,8 @@ def test_reasons_name_what_leaked_and_where():
     # Conflicts make one split cheaper, but two branches and two wanted splits leave no choice: an empty split costs more.
     result = split_tasks(a + b, lambda t: answers.get(t.task_id, set()), shares=shares)
     held_branch = "b" if result.branches["b"] == "heldout" else "a"
-    assert len(result.heldout) == 1 and result.heldout[0].provenance.branch == held_branch
+    assert len(result.heldout) == 1
+    assert result.heldout[0].provenance.branch == held_branch
     assert sorted(d.reason.split(":")[0] for d in result.dropped) == ["answer", "document", "passage"]
     train_ids = {t.task_id for t in result.train}
     assert all(d.split == "heldout" and d.reason.split("training task ")[1].split(" ")[0] in train_ids for d in result.dropped)
@@ -72,7 +74,8 @@ def test_branches_that_share_passages_are_kept_together():
 
 def test_a_task_given_twice_is_kept_once(tasks):
     result = split_tasks([*tasks, tasks[0]], number_answer)
-    assert [d.task for d in result.dropped] == [tasks[0]] and "duplicate" in result.dropped[0].reason
+    assert [d.task for d in result.dropped] == [tasks[0]]
+    assert "duplicate" in result.dropped[0].reason
     assert sum(len(v) for v in result.by_split().values()) == len(tasks)
 
 
