@@ -174,6 +174,7 @@ class RolloutRow(Row):
     score: float | None = Field(description="Verdict score, 0 to 1; NULL without a decision")
     within_budget: bool | None = Field(description="True when its effort tokens are within the effort budget; NULL where no budget applied")
     transcript: str = Field(description="The episode's text, with reserved tokens spelled out")
+    evidence: str = Field(default="", description="What the verifier saw, as JSON; never the hidden payload")
     token_ids: list[int] = Field(description="The exact tokens, prompt and observations included")
     wall_s: float = Field(description="Seconds from setup to verdict")
 

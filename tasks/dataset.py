@@ -114,12 +114,8 @@ def publish(
     split_sha256 = {s: _split_hash(tasks) for s, tasks in splits.items()}
     try:
         present = load_manifest(directory)
-        same = (
-            present.dataset_version == _version(split_sha256)
-            and present.graph_version == graph_version
-            and present.code_version == code_version
-        )
-        if same and present.dropped == dict(dropped or {}) and not _damaged(directory, present):
+        told = (present.dataset_version, present.graph_version, present.code_version, present.dropped)
+        if told == (_version(split_sha256), graph_version, code_version, dict(dropped or {})) and not _damaged(directory, present):
             return present
     except CorruptArtifactError:
         pass  # missing or damaged: it is written anew below
@@ -234,11 +230,8 @@ def card(manifest: Manifest) -> str:
         lines += ["", "## Not published", ""] + [f"- {_inline(reason)}: {n:,} tasks" for reason, n in sorted(manifest.dropped.items())]
     lines += ["", "## Files", "", "| file | tasks | sha256 |", "|---|---:|---|"]
     lines += [f"| `{s.file}` | {s.rows:,} | `{s.sha256[:16]}` |" for s in manifest.shards]
-    lines += [
-        "",
-        f"Published by code version `{manifest.code_version or 'unknown'}`. Hidden answers and reference solutions are not part of the files.",
-        "",
-    ]
+    lines += ["", f"Published by code version `{manifest.code_version or 'unknown'}`."]
+    lines += ["Hidden answers and reference solutions are not part of the files.", ""]
     return "\n".join(lines)
 
 

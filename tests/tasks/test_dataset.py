@@ -86,7 +86,7 @@ def test_a_damaged_shard_is_named(splits, tmp_path, damage):
 def test_a_dataset_without_a_manifest_is_incomplete(splits, tmp_path):
     publish(splits, tmp_path, graph_version="g1")
     (tmp_path / "manifest.json").unlink()
-    with pytest.raises(CorruptArtifactError, match="incomplete.*Fix: "):
+    with pytest.raises(CorruptArtifactError, match=r"incomplete.*Fix: "):
         load(tmp_path)
 
 
@@ -102,7 +102,7 @@ def test_a_false_manifest_is_named(splits, tmp_path, edit):
     elif edit == "path":
         content["shards"][0]["file"] = "../../etc/passwd"
     path.write_text("{" if edit == "syntax" else json.dumps(content))
-    with pytest.raises(CorruptArtifactError, match="manifest.json"):
+    with pytest.raises(CorruptArtifactError, match=r"manifest.json"):
         load(tmp_path)
 
 
@@ -143,7 +143,7 @@ def test_a_full_disk_leaves_an_incomplete_dataset(splits, tmp_path, monkeypatch)
         real(path, data)
 
     monkeypatch.setattr(dataset, "_replace", full_after_two)
-    with pytest.raises(DiskFullError, match="no space left.*Fix: "):
+    with pytest.raises(DiskFullError, match=r"no space left.*Fix: "):
         publish(splits, tmp_path, graph_version="g1", shard_rows=10)
     with pytest.raises(CorruptArtifactError, match="incomplete"):
         load(tmp_path)
