@@ -1,0 +1,236 @@
+"""How a sandboxed process is started: the bubblewrap command line, and a keeper thread that owns the children.
+
+As root, bubblewrap alone would leave the kernel's user id at 0, so the privileges are dropped *before* it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from environments.errors import MissingDependencyError, SandboxError
+from environments.sandbox.seccomp import sandbox_filter
+
+NOBODY = 65534
+"""User and group that root's sandboxes run as."""
+
+_INSTALL = "apt-get install -y bubblewrap"
+_USERNS = "allow unprivileged user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
+_START_S = 20.0
+"""A start takes some 30 ms; this much patience is for a machine that is busy with other work."""
+
+
+def _reachable(path: Path, *, executable: bool = False) -> bool:
+    """True when user `nobody` (as root) or we ourselves can get at `path`."""
+    if os.geteuid() != 0:
+        return os.access(path, os.X_OK if executable else os.R_OK)
+    path = path.resolve()
+    return path.exists() and all(p.stat().st_mode & 0o001 for p in path.parents) and bool(path.stat().st_mode & (0o001 if executable else 0o004))
+
+
+@cache
+def sandbox_python() -> tuple[str, str | None]:
+    """(interpreter, prefix to bind) for use inside sandboxes; the prefix is None when it lies in /usr.
+
+    Our own base interpreter when the sandbox's user can reach it, else the system's.
+
+    Raises:
+        MissingDependencyError: neither is reachable.
+    """
+    prefix = Path(sys.base_prefix).resolve()
+    own = prefix / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if _reachable(prefix) and _reachable(own, executable=True):
+        return str(own), None if prefix.is_relative_to("/usr") else str(prefix)
+    system = Path("/usr/bin/python3")
+    if system.exists() and _reachable(system, executable=True):
+        return str(system), None
+    raise MissingDependencyError(f"the sandbox's user cannot reach {prefix} and there is no /usr/bin/python3", "apt-get install -y python3")
+
+
+def root_arguments() -> list[str]:
+    """Read-only /usr with the usual links, and the interpreter's own prefix."""
+    arguments = ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            arguments += ["--symlink", os.readlink(path), str(path)]
+        elif path.is_dir():
+            arguments += ["--ro-bind", str(path), str(path)]
+    _, prefix = sandbox_python()
+    return arguments + (["--ro-bind", prefix, prefix] if prefix else [])
+
+
+def _launcher() -> list[str]:
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise MissingDependencyError("bubblewrap (bwrap) is not installed", _INSTALL)
+    if os.geteuid() != 0:
+        return [bwrap]
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise MissingDependencyError("setpriv is not installed, and root must drop its privileges first", "apt-get install -y util-linux")
+    return [setpriv, "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", bwrap]
+
+
+_ISOLATION = ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--new-session", "--die-with-parent", "--as-pid-1", "--clearenv"]
+
+
+@dataclass
+class BoxProcess:
+    """A started sandbox: bubblewrap's own process and, inside, process 1 with whom all others die."""
+
+    outer: subprocess.Popen[bytes]
+    inner_pid: int
+    inner_pidfd: int
+    owner_pid: int
+
+    def alive(self) -> bool:
+        """True while process 1 of the sandbox lives."""
+        poller = select.poll()
+        poller.register(self.inner_pidfd, select.POLLIN)
+        return not poller.poll(0)
+
+    def kill(self) -> None:
+        """Kill the sandbox with everything in it and wait until it is gone. Only the process that started it may; else no effect."""
+        if self.inner_pidfd < 0 or os.getpid() != self.owner_pid:
+            return
+        try:
+            signal.pidfd_send_signal(self.inner_pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        poller = select.poll()
+        poller.register(self.inner_pidfd, select.POLLIN)
+        poller.poll(10_000)
+        os.close(self.inner_pidfd)
+        self.inner_pidfd = -1
+        try:
+            self.outer.wait(5)
+        except subprocess.TimeoutExpired:
+            self.outer.kill()
+            self.outer.wait()
+
+    def tree(self) -> list[int]:
+        """Host process ids of everything in the sandbox, process 1 first."""
+        parents: dict[int, list[int]] = {}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    stat = Path("/proc", entry, "stat").read_text()
+                except OSError:
+                    continue
+                parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry))
+        found = [self.inner_pid]
+        for pid in found:
+            found += parents.get(pid, [])
+        return found
+
+
+class _Keeper:
+    """One thread a process that starts every sandbox.
+
+    `--die-with-parent` fires when the *thread* that started the child ends, not the process; a pool thread may end at any time.
+    """
+
+    def __init__(self) -> None:
+        self._pid = -1
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], queue.SimpleQueue[object]]] = queue.SimpleQueue()
+
+    def _serve(self, jobs: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], queue.SimpleQueue[object]]]) -> None:
+        while True:
+            start, answer = jobs.get()
+            try:
+                answer.put(start())
+            except Exception as error:  # handed to the caller, who raises it
+                answer.put(error)
+
+    def start(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        if self._pid != os.getpid():  # first use in this process, perhaps after a fork that copied a lock in any state
+            self._lock, self._queue, self._pid = threading.Lock(), queue.SimpleQueue(), os.getpid()
+            threading.Thread(target=self._serve, args=(self._queue,), name="sandbox-keeper", daemon=True).start()
+        answer: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._queue.put((start, answer))
+        result = answer.get()
+        if isinstance(result, BaseException):
+            raise result
+        assert isinstance(result, subprocess.Popen)
+        return result
+
+
+_keeper = _Keeper()
+
+
+def start_box(arguments: Sequence[str], command: Sequence[str], *, stdin: int, stdout: int, pass_fds: Sequence[int] = ()) -> BoxProcess:
+    """Start `command` as process 1 of a new sandbox with bubblewrap's further `arguments`.
+
+    Raises:
+        MissingDependencyError: bubblewrap or setpriv is missing.
+        SandboxError: bubblewrap could not build the sandbox; the message carries what it said.
+    """
+    launcher = _launcher()
+    filter_read, filter_write = os.pipe()
+    info_read, info_write = os.pipe()
+    error_read, error_write = os.pipe()
+    try:
+        os.write(filter_write, sandbox_filter())  # some hundred instructions: far below a pipe's capacity
+        os.close(filter_write)
+        argv = [*launcher, *_ISOLATION, "--seccomp", str(filter_read), "--info-fd", str(info_write), *arguments, "--", *command]
+        fds = (filter_read, info_write, *pass_fds)
+        outer = _keeper.start(
+            lambda: subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=error_write, env={}, cwd="/", pass_fds=fds, start_new_session=True)
+        )
+    except OSError as error:
+        os.close(info_read)
+        os.close(error_read)
+        raise SandboxError(f"bubblewrap did not start ({error})", "see `ninefold doctor`") from error
+    finally:
+        for fd in (filter_read, info_write, error_write):
+            os.close(fd)
+    try:
+        text = _read_until_eof(info_read, _START_S)
+        inner_pid = int(json.loads(text)["child-pid"])
+        return BoxProcess(outer, inner_pid, os.pidfd_open(inner_pid), os.getpid())
+    except (ValueError, KeyError, OSError) as error:
+        outer.kill()
+        outer.wait()
+        said = _read_until_eof(error_read, 0.5).decode(errors="replace").strip()
+        raise SandboxError(f"bubblewrap could not build the sandbox: {said[-300:] or error}", _USERNS) from error
+    finally:
+        os.close(info_read)
+        os.close(error_read)
+
+
+def _read_until_eof(fd: int, timeout_s: float) -> bytes:
+    chunks = []
+    while select.select([fd], [], [], timeout_s)[0] and (chunk := os.read(fd, 65536)):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+@cache
+def available() -> str:
+    """Empty when sandboxes work on this machine, else the reason with the exact fix; found by starting one."""
+    try:
+        box = start_box([*root_arguments(), "--proc", "/proc", "--dev", "/dev"], [sandbox_python()[0], "-I", "-S", "-c", "pass"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        box.kill()
+    except (MissingDependencyError, SandboxError) as error:
+        return str(error)
+    return "" if box.outer.returncode in (0, -signal.SIGKILL, 128 + signal.SIGKILL) else f"bubblewrap ended with {box.outer.returncode}. Fix: {_USERNS}"
+
+
+def require() -> None:
+    """Raises MissingDependencyError, with the exact command that fixes it, when sandboxes do not work here."""
+    if reason := available():
+        message, _, fix = reason.partition(". Fix: ")
+        raise MissingDependencyError(message, fix or _INSTALL)
