@@ -21,10 +21,6 @@ class Resources:
     corpus: SearchSource | None = None
     pool: CodePool = field(default_factory=CodePool)
 
-    def __post_init__(self) -> None:
-        if self.pool is None:
-            self.pool = CodePool()
-
     def __enter__(self) -> Self:
         return self
 

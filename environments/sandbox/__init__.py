@@ -1,4 +1,4 @@
-"""Boxes for code that nobody trusts: bubblewrap, seccomp and limits (:class:`ProcessSandbox`), and a pool of fork servers (:class:`CodePool`)."""
+"""Boxes for code that nobody trusts: :class:`ProcessSandbox` for a whole workspace, :class:`CodePool` for single functions."""
 
 from environments.sandbox.bubblewrap import available
 from environments.sandbox.code_pool import CallResult, CodePool

@@ -5,6 +5,7 @@ As root, bubblewrap alone would leave the kernel's user id at 0, so the privileg
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -36,7 +37,11 @@ def _reachable(path: Path, *, executable: bool = False) -> bool:
     if os.geteuid() != 0:
         return os.access(path, os.X_OK if executable else os.R_OK)
     path = path.resolve()
-    return path.exists() and all(p.stat().st_mode & 0o001 for p in path.parents) and bool(path.stat().st_mode & (0o001 if executable else 0o004))
+    return (
+        path.exists()
+        and all(p.stat().st_mode & 0o001 for p in path.parents)
+        and bool(path.stat().st_mode & (0o001 if executable else 0o004))
+    )
 
 
 @cache
@@ -83,7 +88,17 @@ def _launcher() -> list[str]:
     return [setpriv, "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", bwrap]
 
 
-_ISOLATION = ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--new-session", "--die-with-parent", "--as-pid-1", "--clearenv"]
+_ISOLATION = [
+    "--unshare-all",
+    "--unshare-user",
+    "--disable-userns",
+    "--cap-drop",
+    "ALL",
+    "--new-session",
+    "--die-with-parent",
+    "--as-pid-1",
+    "--clearenv",
+]
 
 
 @dataclass
@@ -105,10 +120,8 @@ class BoxProcess:
         """Kill the sandbox with everything in it and wait until it is gone. Only the process that started it may; else no effect."""
         if self.inner_pidfd < 0 or os.getpid() != self.owner_pid:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.inner_pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         poller = select.poll()
         poller.register(self.inner_pidfd, select.POLLIN)
         poller.poll(10_000)
@@ -152,7 +165,7 @@ class _Keeper:
             start, answer = jobs.get()
             try:
                 answer.put(start())
-            except Exception as error:  # handed to the caller, who raises it
+            except Exception as error:  # noqa: BLE001 - handed to the caller, who raises it
                 answer.put(error)
 
     def start(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
@@ -188,7 +201,9 @@ def start_box(arguments: Sequence[str], command: Sequence[str], *, stdin: int, s
         argv = [*launcher, *_ISOLATION, "--seccomp", str(filter_read), "--info-fd", str(info_write), *arguments, "--", *command]
         fds = (filter_read, info_write, *pass_fds)
         outer = _keeper.start(
-            lambda: subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=error_write, env={}, cwd="/", pass_fds=fds, start_new_session=True)
+            lambda: subprocess.Popen(
+                argv, stdin=stdin, stdout=stdout, stderr=error_write, env={}, cwd="/", pass_fds=fds, start_new_session=True
+            )
         )
     except OSError as error:
         os.close(info_read)
@@ -222,11 +237,20 @@ def _read_until_eof(fd: int, timeout_s: float) -> bytes:
 def available() -> str:
     """Empty when sandboxes work on this machine, else the reason with the exact fix; found by starting one."""
     try:
-        box = start_box([*root_arguments(), "--proc", "/proc", "--dev", "/dev"], [sandbox_python()[0], "-I", "-S", "-c", "pass"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        box = start_box(
+            [*root_arguments(), "--proc", "/proc", "--dev", "/dev"],
+            [sandbox_python()[0], "-I", "-S", "-c", "pass"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
         box.kill()
     except (MissingDependencyError, SandboxError) as error:
         return str(error)
-    return "" if box.outer.returncode in (0, -signal.SIGKILL, 128 + signal.SIGKILL) else f"bubblewrap ended with {box.outer.returncode}. Fix: {_USERNS}"
+    return (
+        ""
+        if box.outer.returncode in (0, -signal.SIGKILL, 128 + signal.SIGKILL)
+        else f"bubblewrap ended with {box.outer.returncode}. Fix: {_USERNS}"
+    )
 
 
 def require() -> None:

@@ -43,7 +43,7 @@ class CallResult:
     """What one call gave back."""
 
     outputs: list[Any] = field(default_factory=list)
-    """One plain JSON value an input, in order; None where `errors` says why. Shorter than the inputs when the call ended early."""
+    """Exactly one plain JSON value an input, in order; None where `errors` says why there is none."""
     errors: list[str] = field(default_factory=list)
     """One text an input; empty where the output counts."""
     error: str = ""
@@ -77,7 +77,19 @@ class _Worker:
         self._box: BoxProcess | None = None
         command = [python, "-S", "-s", "-c", source, str(payload_in), str(answer_out), str(output_out), pure_code_filter().hex()]
         # Fixed hash seed: a function that walks over a set must give the same answer in every sandbox.
-        arguments = [*root_arguments(), "--setenv", "PYTHONHASHSEED", "0", "--setenv", "LANG", "C.UTF-8", "--chdir", "/", "--remount-ro", "/"]
+        arguments = [
+            *root_arguments(),
+            "--setenv",
+            "PYTHONHASHSEED",
+            "0",
+            "--setenv",
+            "LANG",
+            "C.UTF-8",
+            "--chdir",
+            "/",
+            "--remount-ro",
+            "/",
+        ]
         try:
             self._box = start_box(arguments, command, stdin=control_in, stdout=control_out, pass_fds=(payload_in, answer_out, output_out))
         except BaseException:
@@ -112,7 +124,7 @@ class _Worker:
             if not chunk:
                 raise _WorkerDied("it ended")
             record += chunk
-        return _DONE.unpack(record)  # type: ignore[return-value]
+        return _DONE.unpack(record)
 
     def call(self, payload: bytes, cpu_s: float, memory_mb: int) -> tuple[tuple[int, int, float, float], bytes, bytes, str]:
         """One call: the sandbox's record, the raw answer, the raw output, and what overflowed ('' for nothing)."""
@@ -307,10 +319,16 @@ def _result(count: int, record: tuple[int, int, float, float], answer: bytes, ou
     if overflow:
         outputs, errors, first, kind = [], [], f"{overflow} was too large", "protocol"
     elif status in (_CPU_OVER, _WALL_OVER):
-        first, kind = f"ran out of {'CPU' if status == _CPU_OVER else 'wall'} time after {cpu_s if status == _CPU_OVER else wall_s:.2f} s", "timeout"
+        first, kind = (
+            f"ran out of {'CPU' if status == _CPU_OVER else 'wall'} time after {cpu_s if status == _CPU_OVER else wall_s:.2f} s",
+            "timeout",
+        )
     elif not ended and status == _SIGNALLED:
         name = signal.Signals(code).name if code in signal.valid_signals() else str(code)
         first, kind = f"was killed by {name}", "memory" if code == signal.SIGKILL else "timeout" if code == signal.SIGXCPU else "exception"
     elif not ended:
         first, kind = f"ended with exit code {code} before it had answered", "protocol"
+    missing = count - len(outputs)
+    outputs += [None] * missing
+    errors += [first] * missing
     return CallResult(outputs, errors, first, kind, output.decode(errors="replace"), cpu_s, wall_s)

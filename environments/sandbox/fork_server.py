@@ -7,19 +7,28 @@ sandbox has been killed, so that no byte can follow.
 Started as `python3 -S -s -c SOURCE PAYLOAD_FD ANSWER_FD OUTPUT_FD FILTER_HEX`.
 """
 
+from __future__ import annotations
+
+import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
+import random
 import resource
 import select
 import signal
 import struct
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
-# Preloaded so that a call does not pay for them; a child may import the rest of the standard library.
-import bisect, collections, dataclasses, datetime, decimal, fractions, functools, heapq, itertools, math, operator, random, re, statistics, string, textwrap, typing  # noqa: E401, F401, I001
+PRELOADED = (
+    """bisect collections dataclasses datetime decimal fractions functools heapq itertools math operator re statistics string textwrap"""
+)
+"""Imported once so that a call does not pay for them; a child may import the rest of the standard library."""
 
 CALL = struct.Struct("<BxxxIddI")  # 1 = call, 2 = abort; payload bytes; CPU seconds; wall seconds; memory MiB
 DONE = struct.Struct("<Bxxxidd")  # how the child ended (below); exit code or signal; CPU seconds; wall seconds
@@ -27,7 +36,7 @@ EXITED, SIGNALLED, CPU_OVER, WALL_OVER, ABORTED, READY, BROKEN = range(7)
 PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 4, 22, 2
 
 
-def read_exact(fd, size):
+def read_exact(fd: int, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         chunk = os.read(fd, min(size - len(data), 1 << 20))
@@ -37,51 +46,54 @@ def read_exact(fd, size):
     return bytes(data)
 
 
-def write_all(fd, data):
+def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def plain(value):
+def plain(value: object) -> bool:
     """True for JSON values of the builtin types themselves; a subclass could carry an `__eq__` of its own."""
-    kind = type(value)
-    if kind is list:
+    if type(value) is list:
         return all(map(plain, value))
-    if kind is dict:
+    if type(value) is dict:
         return all(type(key) is str for key in value) and all(map(plain, value.values()))
-    return value is None or kind in (bool, int, float, str)
+    return value is None or type(value) in (bool, int, float, str)
 
 
-def describe(error):
+def describe(error: BaseException) -> str:
     try:
         return type(error).__name__ + ": " + str(error)[:300]
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever untrusted code raises is data
         return "an error that cannot be printed"
 
 
-def compute(payload, answer):
+def compute(payload: bytes, answer: int) -> None:
     """Run the request and write one JSON line an input: {"v": value} or {"e": text, "k": kind}; {"end": true} closes the answer."""
 
-    def say(record):
+    def say(record: dict[str, Any]) -> None:
         write_all(answer, json.dumps(record).encode() + b"\n")
 
     request = json.loads(payload)
     entry = request["entry"]
-    module = {"__name__": "__solution__", "__builtins__": __builtins__}
+    module: dict[str, Any] = {"__name__": "__solution__", "__builtins__": __builtins__}
     try:
         code = compile(request["source"], "<solution>", "exec")
     except (SyntaxError, ValueError) as error:
-        return say({"fatal": describe(error), "k": "syntax"})
+        say({"fatal": describe(error), "k": "syntax"})
+        return
     except (MemoryError, RecursionError) as error:
-        return say({"fatal": describe(error), "k": "memory" if isinstance(error, MemoryError) else "syntax"})
+        say({"fatal": describe(error), "k": "memory" if isinstance(error, MemoryError) else "syntax"})
+        return
     try:
         exec(code, module)
         function = module[entry]
     except KeyError as error:
-        return say({"fatal": f"no function {entry!r}" if error.args == (entry,) else describe(error), "k": "exception"})
-    except BaseException as error:
-        return say({"fatal": describe(error), "k": "memory" if isinstance(error, MemoryError) else "exception"})
+        say({"fatal": f"no function {entry!r}" if error.args == (entry,) else describe(error), "k": "exception"})
+        return
+    except BaseException as error:  # noqa: BLE001 - whatever untrusted code raises is data
+        say({"fatal": describe(error), "k": "memory" if isinstance(error, MemoryError) else "exception"})
+        return
     del code, module, payload
     for arguments in request.pop("inputs"):
         try:
@@ -91,12 +103,12 @@ def compute(payload, answer):
             else:
                 say({"e": f"returned a {type(value).__name__}: only plain JSON values count", "k": "exception"})
             del value
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever untrusted code raises is data
             say({"e": describe(error), "k": "memory" if isinstance(error, MemoryError) else "exception"})
     say({"end": True})
 
 
-def child(fds, size, cpu_s, memory_mb, install_filter):
+def child(fds: tuple[int, int, int], size: int, cpu_s: float, memory_mb: int, install_filter: Callable[[], None]) -> None:
     payload_fd, answer, output = fds
     payload = read_exact(payload_fd, size)
     os.close(payload_fd)
@@ -110,17 +122,20 @@ def child(fds, size, cpu_s, memory_mb, install_filter):
     os.closerange(max(answer, 2) + 1, 64)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     random.seed(0)
-    for limit, soft in ((resource.RLIMIT_AS, memory_mb << 20), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 32), (resource.RLIMIT_CPU, int(cpu_s) + 2)):
+    for limit, soft in (
+        (resource.RLIMIT_AS, memory_mb << 20),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, 32),
+        (resource.RLIMIT_CPU, int(cpu_s) + 2),
+    ):
         resource.setrlimit(limit, (soft, soft))
     install_filter()
     compute(payload, answer)
-    try:
+    with contextlib.suppress(BaseException):
         sys.stdout.flush()
-    except BaseException:
-        pass
 
 
-def supervise(pid, cpu_s, wall_s, started):
+def supervise(pid: int, cpu_s: float, wall_s: float, started: float) -> int | None:
     """Wait for the child; returns how it ended when it was not by itself, else None."""
     pidfd = os.pidfd_open(pid)
     clock = (~pid << 3) | 2  # the CPU clock of a process, clock_getcpuclockid(3)
@@ -148,14 +163,12 @@ def supervise(pid, cpu_s, wall_s, started):
         os.close(pidfd)
 
 
-def clear_all(pid):
+def clear_all(pid: int) -> tuple[int, float]:
     """Kill everything but this process (the kernel spares process 1) and reap it; the wait status and CPU seconds of `pid`."""
     status, cpu_s = 0, 0.0
     while True:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         try:
             dead, code, usage = os.wait4(-1, 0)
         except ChildProcessError:
@@ -164,7 +177,7 @@ def clear_all(pid):
             status, cpu_s = code, usage.ru_utime + usage.ru_stime
 
 
-def main():
+def main() -> None:
     payload_fd, answer, output = (int(fd) for fd in sys.argv[1:4])
     program = bytes.fromhex(sys.argv[4])
     sys.argv[1:] = []
@@ -179,10 +192,12 @@ def main():
     buffer = ctypes.create_string_buffer(program, len(program))
     fprog = Program(len(program) // 8, ctypes.addressof(buffer))
 
-    def install_filter():
+    def install_filter() -> None:
         if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0):
             os._exit(125)
 
+    for name in PRELOADED.split():
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     write_all(1, DONE.pack(READY, 0, 0.0, 0.0))

@@ -45,17 +45,19 @@ _TABLE: dict[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 
 _DENIED = (
-    "acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig fsmount fsopen fspick "
-    "init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load kexec_load keyctl lookup_dcookie mbind "
-    "memfd_secret migrate_pages modify_ldt mount mount_setattr move_mount move_pages name_to_handle_at nfsservctl open_by_handle_at "
-    "open_tree perf_event_open personality pidfd_getfd pivot_root process_madvise process_mrelease process_vm_readv process_vm_writev "
-    "ptrace quotactl quotactl_fd reboot request_key set_mempolicy set_mempolicy_home_node setdomainname sethostname setns settimeofday "
-    "swapoff swapon syslog umount2 unshare userfaultfd vhangup"
-).split()
+    "acct", "add_key", "adjtimex", "bpf", "chroot", "clock_adjtime", "clock_settime", "delete_module", "fanotify_init",
+    "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter", "io_uring_register",
+    "io_uring_setup", "ioperm", "iopl", "kcmp", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mbind",
+    "memfd_secret", "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount", "move_pages", "name_to_handle_at",
+    "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open", "personality", "pidfd_getfd", "pivot_root",
+    "process_madvise", "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace", "quotactl", "quotactl_fd", "reboot",
+    "request_key", "set_mempolicy", "set_mempolicy_home_node", "setdomainname", "sethostname", "setns", "settimeofday", "swapoff",
+    "swapon", "syslog", "umount2", "unshare", "userfaultfd", "vhangup",
+)  # fmt: skip
 _DENIED_PURE = (
-    "execve execveat fork vfork ioprio_set memfd_create mq_open msgget sched_setaffinity sched_setattr sched_setparam sched_setscheduler "
-    "semget setpriority shmget socket socketpair"
-).split()
+    "execve", "execveat", "fork", "vfork", "ioprio_set", "memfd_create", "mq_open", "msgget", "sched_setaffinity", "sched_setattr",
+    "sched_setparam", "sched_setscheduler", "semget", "setpriority", "shmget", "socket", "socketpair",
+)  # fmt: skip
 
 _NEW_NAMESPACE = 0x7E020080  # every CLONE_NEW* flag
 _CLONE_THREAD = 0x00010000
@@ -81,7 +83,12 @@ def _instruction(code: int, k: int, jt: int = 0, jf: int = 0) -> bytes:
 
 def _assemble(machine: str, rules: list[_Rule]) -> bytes:
     column = 0 if machine == "x86_64" else 1
-    code = [_instruction(_LOAD, 4), _instruction(_JEQ, _AUDIT_ARCH[machine], 1, 0), _instruction(_RET, _KILL_PROCESS), _instruction(_LOAD, 0)]
+    code = [
+        _instruction(_LOAD, 4),
+        _instruction(_JEQ, _AUDIT_ARCH[machine], 1, 0),
+        _instruction(_RET, _KILL_PROCESS),
+        _instruction(_LOAD, 0),
+    ]
     if machine == "x86_64":
         code += [_instruction(_JGE, _X32_BIT, 0, 1), _instruction(_RET, _KILL_PROCESS)]
     for rule in rules:
@@ -97,7 +104,9 @@ def _assemble(machine: str, rules: list[_Rule]) -> bytes:
         body = [_instruction(_LOAD, 16 + 8 * rule.argument), _instruction(_AND, rule.mask)]
         for position, value in enumerate(rule.values):
             to_refuse, to_allow = count - position - 1, count - position
-            body.append(_instruction(_JEQ, value, to_refuse if rule.equal else to_allow, 0 if position < count - 1 else (1 if rule.equal else 0)))
+            body.append(
+                _instruction(_JEQ, value, to_refuse if rule.equal else to_allow, 0 if position < count - 1 else (1 if rule.equal else 0))
+            )
         body += [refuse, _instruction(_LOAD, 0)]
         code += [_instruction(_JEQ, number, 0, len(body)), *body]
     return b"".join([*code, _instruction(_RET, _ALLOW)])

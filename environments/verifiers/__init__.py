@@ -81,7 +81,7 @@ def judge_payload(task: TaskSpec, outcome: Outcome, payload: Any, resources: Res
         return Verdict.decide(said)
     except (InfrastructureError, MissingDependencyError):
         raise
-    except Exception as error:  # the named boundary: a verifier's failure is an outcome, not a crash
+    except Exception as error:  # noqa: BLE001 - the named boundary: a verifier's failure is an outcome, not a crash
         return _no_verdict(error)
 
 
@@ -97,7 +97,7 @@ def _run(verifier: Verifier, task: TaskSpec, outcome: Outcome, payload: Any) -> 
     def work() -> None:
         try:
             box.append((True, verifier.verify(task, outcome, payload)))
-        except Exception as error:  # raised again by the caller
+        except Exception as error:  # noqa: BLE001 - raised again by the caller
             box.append((False, error))
 
     thread = threading.Thread(target=work, daemon=True, name=f"verify-{verifier.kind}")

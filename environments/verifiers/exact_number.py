@@ -29,8 +29,8 @@ def parse_number(text: str | None) -> int | None:
 class ExactNumber:
     """Payload: `{"answer": "487"}`."""
 
-    kind: ClassVar[str] = "exact_number"
-    version: ClassVar[int] = 1
+    kind: str = "exact_number"
+    version: int = 1
     bounded: ClassVar[bool] = True
 
     def verify(self, task: TaskSpec, outcome: Outcome, payload: Any) -> Verdict:
@@ -45,7 +45,11 @@ class ExactNumber:
     def mutations(self, payload: Any) -> list[tuple[str, Any]]:
         """Wrong payloads; the reference must fail against each."""
         value = int(parse_number(payload["answer"]) or 0)
-        return [(name, {"answer": str(wrong)}) for name, wrong in (("zero", 0), ("constant", 1), ("partial", value + 1), ("negated", -value)) if wrong != value]
+        return [
+            (name, {"answer": str(wrong)})
+            for name, wrong in (("zero", 0), ("constant", 1), ("partial", value + 1), ("negated", -value))
+            if wrong != value
+        ]
 
     def wrong_outcomes(self, outcome: Outcome, payload: Any) -> list[tuple[str, Outcome]]:
         """The reference's outcome with one fault each; all must fail."""

@@ -47,8 +47,8 @@ class FinalState:
     "Done" is a submission that is not None: a family whose `submit` takes nothing stores an empty text.
     """
 
-    kind: ClassVar[str] = "final_state"
-    version: ClassVar[int] = 1
+    kind: str = "final_state"
+    version: int = 1
     bounded: ClassVar[bool] = True
 
     def _parts(self, task: TaskSpec, payload: Any) -> tuple[dict[str, str], dict[_Cell, Any], dict[_Cell, Any]]:
@@ -100,7 +100,7 @@ class FinalState:
         return [(name, p) for name, p in mutated if not same_value(p["tables"], payload["tables"])]
 
     def wrong_outcomes(self, outcome: Outcome, payload: Any) -> list[tuple[str, Outcome]]:
-        """The reference's outcome with one fault each: a cell off (every row in turn, at most 8), a row lost, a row added, not submitted."""
+        """The reference's outcome with one fault each: a cell off (8 rows at most), a row lost, a row added, not submitted."""
         wrong: list[tuple[str, Outcome]] = [("not_submitted", Outcome(None, outcome.tables, outcome.tool_calls))]
         spots = [(t, i) for t, rows in outcome.tables.items() for i in range(len(rows))][:8]
         for table, i in spots:
@@ -112,7 +112,7 @@ class FinalState:
             tables = copy.deepcopy(outcome.tables)
             rows = next(iter(tables.values()), [])
             if rows:
-                _ = rows.pop() if name == "row_lost" else rows.append(dict(rows[0]))
+                tables[next(iter(tables))] = rows[:-1] if name == "row_lost" else [*rows, dict(rows[0])]
                 wrong.append((name, Outcome(outcome.submission, tables, outcome.tool_calls)))
         return wrong
 
@@ -134,7 +134,9 @@ _INITIAL = InitialState(tables={"settings": tuple(_rows(limit=10, depth=3, width
 _PAYLOAD = {"tables": {"settings": _rows(limit=20, depth=4, width=80, strict=False)}}
 
 
-def _fixture(name: str, case: Any, submission: str | None, status: Any, score: float | None, payload: Any = _PAYLOAD, runs: int = 1, **settings: Any) -> VerifierFixture:
+def _fixture(
+    name: str, case: Any, submission: str | None, status: Any, score: float | None, payload: Any = _PAYLOAD, runs: int = 1, **settings: Any
+) -> VerifierFixture:
     return VerifierFixture(name, case, payload, Outcome(submission, {"settings": _rows(**settings)}), status, score, _INITIAL, runs)
 
 
@@ -149,7 +151,15 @@ FIXTURES: tuple[VerifierFixture, ...] = (
     _fixture("wrong type", "partial", "", "fail", 0.5, limit="20", depth=4, width=80, strict=False),
     _fixture("false is not zero", "partial", "", "fail", 5 / 6, limit=20, depth=4, width=80, strict=0),
     VerifierFixture("table lost", "malformed", _PAYLOAD, Outcome("", {}), "fail", 0.0, _INITIAL),
-    _fixture("inaction would pass", "malformed", "", "no-verdict", None, {"tables": {"settings": _rows(limit=10, depth=3, width=80, strict=False)}}, limit=10),
+    _fixture(
+        "inaction would pass",
+        "malformed",
+        "",
+        "no-verdict",
+        None,
+        {"tables": {"settings": _rows(limit=10, depth=3, width=80, strict=False)}},
+        limit=10,
+    ),
     _fixture("payload without tables", "malformed", "", "no-verdict", None, {"tables": {}}, limit=10),
     _fixture("repeated", "determinism", "", "pass", 1.0, runs=5, limit=20, depth=4, width=80, strict=False),
 )

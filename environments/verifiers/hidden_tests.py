@@ -33,8 +33,8 @@ def {entry}(*arguments):
 class HiddenTests:
     """Payload: `{"entry": "solve", "inputs": [[argument, ...], ...], "outputs": [value, ...], "timeout_s"?: 1.0, "memory_mb"?: 256}`."""
 
-    kind: ClassVar[str] = "hidden_tests"
-    version: ClassVar[int] = 1
+    kind: str = "hidden_tests"
+    version: int = 1
     bounded: ClassVar[bool] = True
 
     def __init__(self, pool: CodePool) -> None:
@@ -49,7 +49,9 @@ class HiddenTests:
             raise VerifierError("the payload of hidden_tests has no test, or not one output an input", "synthesise the task again")
         source = outcome.submission
         if source is None or not source.strip() or len(source) > MAX_SOURCE:
-            return Verdict.decide(0.0, evidence={"tests": len(inputs), "right": 0, "error": "no source" if not source else "blank or too long"})
+            return Verdict.decide(
+                0.0, evidence={"tests": len(inputs), "right": 0, "error": "no source" if not source else "blank or too long"}
+            )
         result = self.pool.call(source, payload["entry"], inputs, payload.get("timeout_s", 1.0), payload.get("memory_mb", 256))
         answered = zip(outputs, result.outputs, result.errors, strict=False)
         right = [not error and same_value(expected, got) for expected, got, error in answered]
@@ -98,5 +100,7 @@ FIXTURES: tuple[VerifierFixture, ...] = (
     VerifierFixture("leaves before it answers", "malformed", _PAYLOAD, Outcome("import os\nos._exit(0)\n"), "fail", 0.0),
     VerifierFixture("no tests", "malformed", {"entry": "solve", "inputs": [], "outputs": []}, Outcome(_RIGHT), "no-verdict", None),
     VerifierFixture("outputs missing", "malformed", {"entry": "solve", "inputs": [[1]]}, Outcome(_RIGHT), "no-verdict", None),
-    VerifierFixture("repeated", "determinism", _PAYLOAD, Outcome("def solve(x):\n    return [k for k in {'a', 'b', 'c'}][0]\n"), "fail", 0.0, runs=5),
+    VerifierFixture(
+        "repeated", "determinism", _PAYLOAD, Outcome("def solve(x):\n    return [k for k in {'a', 'b', 'c'}][0]\n"), "fail", 0.0, runs=5
+    ),
 )

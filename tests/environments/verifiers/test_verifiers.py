@@ -45,7 +45,9 @@ def make_task(kind: str, sha256: str, initial_state: InitialState | None = None)
     )
 
 
-CASES = [pytest.param(kind, fixture, id=f"{kind}-{fixture.case}-{fixture.name}") for kind, fixtures in FIXTURES.items() for fixture in fixtures]
+CASES = [
+    pytest.param(kind, fixture, id=f"{kind}-{fixture.case}-{fixture.name}") for kind, fixtures in FIXTURES.items() for fixture in fixtures
+]
 
 
 @pytest.mark.sandbox
@@ -141,7 +143,8 @@ def test_missing_payload_and_unknown_kind_give_no_verdict(resources: Resources, 
     missing = judge(make_task("exact_number", "0" * 64), Outcome("1"), resources)
     assert (missing.status, missing.evidence["error"]) == ("no-verdict", "CorruptArtifactError")
     unknown = judge(make_task("no_such_kind", resources.vault.put({})), Outcome("1"), resources)
-    assert unknown.status == "no-verdict" and "no_such_kind" in unknown.evidence["reason"]
+    assert unknown.status == "no-verdict"
+    assert "no_such_kind" in unknown.evidence["reason"]
 
 
 @pytest.mark.sandbox
@@ -151,7 +154,8 @@ def test_the_expected_values_never_enter_the_sandbox(resources: Resources, monke
     monkeypatch.setattr(type(resources.pool), "call", lambda self, *a, **k: seen.append((a, k)) or call(self, *a, **k))
     task = make_task("hidden_tests", resources.vault.put({"entry": "solve", "inputs": [[3]], "outputs": ["a-secret-output"]}))
     assert judge(task, Outcome("def solve(x): return x"), resources).status == "fail"
-    assert seen and "a-secret-output" not in repr(seen)
+    assert seen
+    assert "a-secret-output" not in repr(seen)
     assert "a-secret-output" not in repr(judge(task, Outcome("def solve(x): return x"), resources))
 
 
@@ -164,9 +168,22 @@ class _Always(int):
 
 @pytest.mark.parametrize(
     ("left", "right", "same"),
-    [(1, 1, True), (1, True, False), (1, 1.0, False), (0.0, -0.0, True), (math.nan, math.nan, True), (math.nan, 0.0, False), ([1, "a"], [1, "a"], True),
-     ([1], [True], False), ({"a": [None]}, {"a": [None]}, True), ({"a": 1}, {"a": 1, "b": 2}, False), ((1,), [1], False), ((1,), (1,), False), (_Always(3), 4, False),
-     (_Always(3), _Always(4), False)],
-)  # fmt: skip
+    [
+        (1, 1, True),
+        (1, True, False),
+        (1, 1.0, False),
+        (0.0, -0.0, True),
+        (math.nan, math.nan, True),
+        (math.nan, 0.0, False),
+        ([1, "a"], [1, "a"], True),
+        ([1], [True], False),
+        ({"a": [None]}, {"a": [None]}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ((1,), [1], False),
+        ((1,), (1,), False),
+        (_Always(3), 4, False),
+        (_Always(3), _Always(4), False),
+    ],
+)
 def test_same_value(left: Any, right: Any, same: bool) -> None:
     assert same_value(left, right) is same
