@@ -203,45 +203,53 @@ COMMENT ON COLUMN reward_by_step.mean_outcome_reward IS 'Mean reward of the verd
 COMMENT ON COLUMN reward_by_step.mean_tokens IS 'Mean output tokens an episode';
 COMMENT ON COLUMN reward_by_step.within_budget_share IS 'Share of episodes within the effort budget; NULL where no budget applied';
 
+CREATE VIEW episodes AS
+SELECT
+    r.*,
+    CASE c.stage WHEN 'mopd' THEN 'student' WHEN 'expert' THEN 'expert-' || c.domain || '-' || c.effort WHEN 'cold_start' THEN 'cold_start' ELSE r.policy END
+        AS actor,
+    t.kind,
+    t.level,
+    t.split,
+    t.prompt
+FROM rollouts r
+LEFT JOIN tasks t ON t.run = r.run AND t.task_id = r.task_id
+LEFT JOIN (SELECT DISTINCT ON (run, checkpoint_id) * FROM checkpoints) c ON c.run = r.run AND c.checkpoint_id = r.checkpoint_id AND r.checkpoint_id <> '';
+COMMENT ON VIEW episodes IS 'Every rollout with who acted and the task it acted on';
+COMMENT ON COLUMN episodes.actor IS 'cold_start, expert-<domain>-<effort> or student, from its checkpoint; the policy as recorded when the checkpoint is unknown';
+
 CREATE VIEW best_traces AS
-SELECT * FROM (
-    SELECT r.run, r.stage, r.policy, r.domain, r.effort,
-        row_number() OVER (
-            PARTITION BY r.run, r.stage, r.policy, r.domain, r.effort
-            ORDER BY coalesce(r.within_budget, true) DESC, t.level DESC NULLS LAST, r.malformed_calls, r.output_tokens, r.trajectory_id
-        ) AS rank,
-        r.trajectory_id, r.task_id, t.kind, t.level, t.prompt, r.step, r.status, r.score, r.stop, r.output_tokens, r.tool_calls,
-        r.malformed_calls, r.within_budget, r.transcript, r.evidence
-    FROM rollouts r LEFT JOIN tasks t ON t.run = r.run AND t.task_id = r.task_id
-    WHERE r.status = 'pass'
-);
-COMMENT ON VIEW best_traces IS 'Passed episodes, ranked within run, stage, policy, domain and effort: within budget, hardest level, fewest malformed calls, shortest';
+SELECT row_number() OVER (
+    PARTITION BY run, stage, actor, domain, effort
+    ORDER BY coalesce(within_budget, true) DESC, level DESC NULLS LAST, malformed_calls, output_tokens, trajectory_id
+) AS rank, *
+FROM episodes
+WHERE status = 'pass';
+COMMENT ON VIEW best_traces IS 'Passed episodes, ranked within run, stage, actor, domain and effort: within budget, hardest level, fewest malformed calls, shortest';
 COMMENT ON COLUMN best_traces.rank IS '1 is the best';
+COMMENT ON COLUMN best_traces.actor IS 'cold_start, expert-<domain>-<effort>, student or a policy without weights of ours';
 
 CREATE VIEW worst_traces AS
-SELECT * FROM (
-    SELECT r.run, r.stage, r.policy, r.domain, r.effort,
-        row_number() OVER (
-            PARTITION BY r.run, r.stage, r.policy, r.domain, r.effort
-            ORDER BY r.malformed_calls DESC, t.level NULLS LAST, r.output_tokens DESC, r.trajectory_id
-        ) AS rank,
-        r.trajectory_id, r.task_id, t.kind, t.level, t.prompt, r.step, r.status, r.score, r.stop, r.output_tokens, r.tool_calls,
-        r.malformed_calls, r.within_budget, r.transcript, r.evidence
-    FROM rollouts r LEFT JOIN tasks t ON t.run = r.run AND t.task_id = r.task_id
-    WHERE r.status <> 'pass'
-);
-COMMENT ON VIEW worst_traces IS 'Episodes that did not pass, ranked within run, stage, policy, domain and effort: most malformed calls, easiest level, longest';
+SELECT row_number() OVER (
+    PARTITION BY run, stage, actor, domain, effort
+    ORDER BY malformed_calls DESC, level NULLS LAST, output_tokens DESC, trajectory_id
+) AS rank, *
+FROM episodes
+WHERE status <> 'pass';
+COMMENT ON VIEW worst_traces IS 'Episodes that did not pass, ranked within run, stage, actor, domain and effort: most malformed calls, easiest level, longest';
 COMMENT ON COLUMN worst_traces.rank IS '1 is the worst';
+COMMENT ON COLUMN worst_traces.actor IS 'cold_start, expert-<domain>-<effort>, student or a policy without weights of ours';
 
 CREATE VIEW task_passes AS
 SELECT
-    r.run, r.stage, r.policy, r.domain, r.effort, r.task_id,
+    run, stage, actor, domain, effort, task_id,
     count(*) AS n,
-    count(*) FILTER (r.status = 'pass' AND coalesce(r.within_budget, true)) AS c
-FROM rollouts r
-WHERE r.status IN ('pass', 'fail', 'tainted', 'unproven')
-GROUP BY r.run, r.stage, r.policy, r.domain, r.effort, r.task_id;
-COMMENT ON VIEW task_passes IS 'One row a policy and task: n decided episodes and c passes within the budget, as pass_at_k takes them';
+    count(*) FILTER (status = 'pass' AND coalesce(within_budget, true)) AS c
+FROM episodes
+WHERE status IN ('pass', 'fail', 'tainted', 'unproven')
+GROUP BY run, stage, actor, domain, effort, task_id;
+COMMENT ON VIEW task_passes IS 'One row an actor and task: n decided episodes and c passes within the budget, as pass_at_k takes them';
+COMMENT ON COLUMN task_passes.actor IS 'cold_start, expert-<domain>-<effort>, student or a policy without weights of ours';
 COMMENT ON COLUMN task_passes.n IS 'Episodes the verifier decided (no-verdict ones are left out)';
 COMMENT ON COLUMN task_passes.c IS 'Of these, passes within the budget';
 

@@ -212,7 +212,7 @@ def _training(add, tasks: Sequence[r.TaskRow], rng: random.Random, run: str) -> 
             trajectory_id=trajectory,
             task_id=task.task_id,
             stage=stage,
-            policy=policy,
+            policy=checkpoint or policy,
             checkpoint_id=checkpoint,
             domain=task.domain,
             effort=effort,
