@@ -25,9 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PRELOADED = (
-    """bisect collections dataclasses datetime decimal fractions functools heapq itertools math operator re statistics string textwrap"""
-)
+PRELOADED = "bisect collections dataclasses datetime decimal fractions functools heapq itertools math re statistics string textwrap"
 """Imported once so that a call does not pay for them; a child may import the rest of the standard library."""
 
 CALL = struct.Struct("<BxxxIddI")  # 1 = call, 2 = abort; payload bytes; CPU seconds; wall seconds; memory MiB
