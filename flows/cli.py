@@ -1,0 +1,244 @@
+"""The `ninefold` command line.
+
+Exit codes: 0 done, 1 a bug or a failed check, 2 the input is wrong, 3 a machine part failed, 130 interrupted. An error on purpose
+prints what is wrong and the fix, never a traceback.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from environments.errors import InfrastructureError, InputError, NinefoldError, RunExistsError
+
+EXIT_BUG, EXIT_INPUT, EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+app = typer.Typer(
+    name="ninefold",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Grow a concept graph, synthesise verified tasks from it, train nine experts and distil them into one student.",
+    epilog="Example: ninefold run --profile laptop --name first",
+)
+
+Name = Annotated[str, typer.Option("--name", help="Name of the run under runs/; the profile's name by default.")]
+Profile = Annotated[str, typer.Option("--profile", help="laptop, gpu or cluster.")]
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file whose keys override the profile's.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Random seed; the configuration's by default.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that exists; what is up to date is not done again.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the resolved configuration and the planned work, do nothing.")]
+
+
+def typed_errors(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn errors on purpose into a line, a fix and an exit code."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except NinefoldError as error:
+            typer.echo(f"error: {error.message}", err=True)
+            if error.fix:
+                typer.echo(f"  fix: {error.fix}", err=True)
+            code = EXIT_INPUT if isinstance(error, InputError) else EXIT_INFRASTRUCTURE if isinstance(error, InfrastructureError) else EXIT_BUG
+            raise typer.Exit(code) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted; run again with --resume to continue", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+    return wrapped
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"ninefold {metadata.version('ninefold')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    """See `ninefold COMMAND --help`; each shows an example."""
+
+
+def _stage_command(target: str, flow: str, example: str, doc: str) -> None:
+    """Register a command that takes the run to `target` by the flow `module:name`."""
+
+    @typed_errors
+    def command(
+        name: Name = "", profile: Profile = "laptop", config: Config = None, seed: Seed = None, resume: Resume = False, dry_run: DryRun = False
+    ) -> None:
+        launch(target, flow, name, profile, config, seed, resume, dry_run)
+
+    command.__doc__ = doc
+    command.__name__ = target
+    app.command(target, help=doc, epilog=f"Example: {example}")(command)
+
+
+for _target, _flow, _example, _doc in (
+    ("run", "flows.post_train:post_train", "ninefold run --profile laptop --name first", "The whole pipeline: graph, tasks, dataset, nine experts, student, report."),
+    ("grow", "flows.grow_graph:grow_graph", "ninefold grow --name first --seed 1", "Index the documents and grow the concept graph."),
+    ("synthesize", "flows.synthesize_tasks:synthesize_tasks", "ninefold synthesize --name first --resume", "Write candidate tasks from the graph's documents."),
+    ("validate", "flows.harden_environments:validate_tasks", "ninefold validate --name first --resume", "Check every candidate by execution."),
+    ("probe", "flows.harden_environments:harden_environments", "ninefold probe --name first --resume", "Attack every valid task, reject what can be hacked, publish the dataset."),
+    ("train", "flows.train_experts:train_experts", "ninefold train --name first --resume", "Train the cold start and the nine experts."),
+    ("distill", "flows.distill_student:distill_student", "ninefold distill --name first --resume", "Distil the nine experts into one student."),
+    ("evaluate", "flows.evaluate_student:evaluate_student", "ninefold evaluate --name first --resume", "Evaluate cold start, experts and student on held-out tasks."),
+):  # fmt: skip
+    _stage_command(_target, _flow, _example, _doc)
+
+
+@app.command(epilog="Example: ninefold report --name first")
+@typed_errors
+def report(name: Name = "", profile: Profile = "laptop", config: Config = None, resume: Resume = True, dry_run: DryRun = False) -> None:
+    """Write the offline report and summary.json of a run from its tables."""
+    from flows.workspace import Workspace
+
+    run = Workspace().existing(name or profile)
+    if dry_run:
+        typer.echo(f"would write {run.summary} and {run.report}")
+        return
+    from flows.steps.publishing import write_outputs
+
+    typer.echo(f"report: {write_outputs(run).report}")
+
+
+@app.command(epilog='Example: ninefold catalog --query "select * from runs"')
+@typed_errors
+def catalog(
+    query: Annotated[str, typer.Option("--query", help="SQL to run on the catalogue; prints the rows.")] = "",
+    profile: Profile = "laptop",
+    config: Config = None,
+    resume: Resume = True,
+    dry_run: DryRun = False,
+) -> None:
+    """Build catalog.duckdb over all runs of the workspace and, with --query, ask it."""
+    from flows.workspace import Workspace
+
+    workspace = Workspace()
+    if dry_run:
+        typer.echo(f"would build {workspace.catalog} from {workspace.runs}/*/tables")
+        return
+    from flows.steps.publishing import ask_catalog, build_catalog
+
+    typer.echo(f"catalogue: {build_catalog(workspace)}")
+    if query:
+        for line in ask_catalog(workspace, query):
+            typer.echo(line)
+
+
+@app.command(epilog="Example: ninefold serve --port 4200")
+@typed_errors
+def serve(
+    port: Annotated[int, typer.Option("--port", help="Port of the UI and API on 127.0.0.1.")] = 4200,
+    profile: Profile = "laptop",
+    config: Config = None,
+    resume: Resume = True,
+    dry_run: DryRun = False,
+) -> None:
+    """Start server, work pools, workers and deployments on loopback; Ctrl-C stops them all."""
+    from flows.serve import plan_lines, serve_forever
+
+    if dry_run:
+        for line in plan_lines(port):
+            typer.echo(line)
+        return
+    serve_forever(port, announce=typer.echo)
+
+
+@app.command(epilog="Example: ninefold doctor")
+@typed_errors
+def doctor(
+    profile: Profile = "laptop",
+    config: Config = None,
+    resume: Resume = True,
+    dry_run: DryRun = False,
+    port: Annotated[int, typer.Option("--port", help="Port that `ninefold serve` would use.")] = 4200,
+) -> None:
+    """Check this machine: one line each, `ok` or the fix."""
+    from flows.doctor import CHECKS, check_all
+
+    if dry_run:
+        for check in CHECKS:
+            typer.echo(f"would check {check}")
+        return
+    failed = 0
+    for finding in check_all(port):
+        typer.echo(finding.line())
+        failed += not finding.ok and finding.needed
+    if failed:
+        raise typer.Exit(EXIT_BUG)
+
+
+def launch(target: str, flow: str, name: str, profile: str, config: Path | None, seed: int | None, resume: bool, dry_run: bool) -> None:
+    """Check the input, then run the flow with a Prefect API, and print what came out."""
+    from flows.config import load_config, to_toml
+    from flows.context import run_name
+    from flows.stages import GROUPS, Plan
+    from flows.workspace import Workspace
+
+    resolved = load_config(profile, config, seed)
+    workspace = Workspace()
+    run = workspace.run(run_name(name, profile))
+    if (run.root / "config.toml").exists() and not resume:
+        raise RunExistsError(f"a run named {run.name!r} exists in {workspace.runs}", "add --resume to continue it, or choose another --name")
+    if dry_run:
+        typer.echo(to_toml(resolved))
+        typer.echo(f"run {run.name} in {run.root}:")
+        for stage, done in Plan(run, resolved).todo(GROUPS[target]):
+            typer.echo(f"  {'up to date' if done else 'to do     '}  {stage.name:<20} {stage.says}")
+        return
+    _log_to_console()
+    from flows.server import api, terminate_on_sigterm
+
+    terminate_on_sigterm()
+    with api(workspace) as url:
+        from importlib import import_module
+
+        module, _, function = flow.partition(":")
+        getattr(import_module(module), function)(name=run.name, profile=profile, config=str(config.absolute()) if config else None, seed=seed, resume=resume)
+        typer.echo(f"prefect: {url.removesuffix('/api')}", err=True)
+    _print_outcome(run.name, target)
+
+
+def _print_outcome(name: str, target: str) -> None:
+    from flows.console import print_summary
+    from flows.summary import read_summary
+    from flows.workspace import Workspace
+
+    workspace = Workspace()
+    run = workspace.run(name)
+    typer.echo(f"{target}: finished, see {run.root}")
+    if target == "run":
+        print_summary(read_summary(run), run, workspace)
+
+
+def _log_to_console() -> None:
+    """Our own progress on stderr; Prefect's console log is left to errors, its API keeps everything."""
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "flows,kg,tasks,environments")
+    from rich.logging import RichHandler
+
+    handler: logging.Handler
+    if sys.stderr.isatty():
+        handler = RichHandler(show_path=False, show_level=False)
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    for package in ("flows", "kg", "tasks", "environments"):
+        logger = logging.getLogger(package)
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
+        logger.propagate = False
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,138 @@
+"""From checked candidates to a published dataset; and from tables to catalogue, summary and report."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from environments.records import ProbeRow, TaskRow, ValidationRow
+from environments.tables import write_rows
+from environments.task import TaskSpec, content_hash
+from environments.vault import Vault
+from flows.steps import artifacts
+from flows.steps.candidates import read_candidates
+from flows.steps.shards import StepOutput
+from flows.summary import rows_of, tasks_by_reason, write_summary
+from flows.workspace import RunDirectory, Workspace
+
+log = logging.getLogger(__name__)
+
+
+def decide(rows: list[TaskRow], validations: list[ValidationRow], probes: list[ProbeRow]) -> list[TaskRow]:
+    """Set each candidate's status: rejected by synthesis, validation or probe, or still a candidate.
+
+    A task without any validation row was not validated, and is rejected; one without a probe row was not attacked, and is
+    rejected too.
+    """
+    failed: dict[str, str] = {}
+    for check in validations:
+        if not check.ok:
+            failed.setdefault(check.task_id, f"{check.check_name}: expected {check.expected}, observed {check.observed}")
+    hacked: dict[str, str] = {}
+    for attack in probes:
+        if attack.succeeded:
+            hacked.setdefault(attack.task_id, f"{attack.exploit} passed")
+    validated, probed = {row.task_id for row in validations}, {row.task_id for row in probes}
+
+    def decided(row: TaskRow) -> TaskRow:
+        if row.status == "synthesis":
+            return row
+        if row.task_id in failed or row.task_id not in validated:
+            return row.model_copy(update={"status": "validation", "reject_reason": failed.get(row.task_id, "no validation was recorded")})
+        if row.task_id in hacked or row.task_id not in probed:
+            return row.model_copy(update={"status": "probe", "reject_reason": hacked.get(row.task_id, "no probe was recorded")})
+        return row
+
+    return [decided(row) for row in rows]
+
+
+def publish_step(run: RunDirectory, step: str, shares: dict[str, float], seed: int) -> StepOutput:
+    """Decide every candidate, split by branch, write the dataset with its manifest last, and the final tasks table."""
+    from tasks.dataset import card, publish
+    from tasks.split import split_tasks
+
+    decided = decide(read_candidates(run), rows_of(run, ValidationRow), rows_of(run, ProbeRow))
+    tasks = [TaskSpec.model_validate_json(row.spec_json) for row in decided if row.status == "candidate"]
+    vault = Vault(run.vault)
+    split = split_tasks(tasks, lambda task: answers(task, vault), shares=shares, seed=seed)  # type: ignore[arg-type]
+    where = {task.task_id: name for name, members in split.by_split().items() for task in members}
+    why = {dropped.task.task_id: dropped.reason for dropped in split.dropped}
+
+    def final(row: TaskRow) -> TaskRow:
+        if row.status != "candidate":
+            return row
+        if row.task_id in where:
+            return row.model_copy(update={"status": "published", "split": where[row.task_id]})
+        return row.model_copy(update={"status": "split", "reject_reason": why.get(row.task_id, "dropped by the split")})
+
+    rows = [final(row) for row in decided]
+    dropped = Counter(row.status for row in rows if row.status != "published")
+    git = json.loads((run.root / "git.json").read_text())
+    grown = run.finished("grow")
+    manifest = publish(split.by_split(), run.dataset, graph_version=(grown.content if grown else "")[:16], code_version=str(git["commit"])[:16], dropped=dict(dropped))
+    table = write_rows(run.tables / TaskRow.TABLE / "tasks.parquet", TaskRow, rows)
+    counts = {name: len(members) for name, members in split.by_split().items()}
+    artifacts.markdown(f"{run.name}-dataset-card", card(manifest), "Dataset card")
+    rejected = [{"stage and reason": reason, "tasks": count} for reason, count in sorted(tasks_by_reason(rows).items(), key=lambda kv: -kv[1])[:50]]
+    artifacts.table(f"{run.name}-rejected-tasks", rejected, "Candidates that were not published")
+    outputs = [run.dataset / "manifest.json", *(run.dataset / shard.file for shard in manifest.shards), table]
+    return StepOutput(tuple(outputs), {"dataset_version": manifest.dataset_version, **counts})
+
+
+def answers(task: TaskSpec, vault: Vault) -> set[str]:
+    """What must not recur across splits: the task's hidden payload as a whole, together with what is asked for."""
+    return {content_hash([task.kind, vault.get(task.hidden_verifier.sha256)])}
+
+
+class Outputs:
+    """What a run leaves for people: where it lies."""
+
+    def __init__(self, run: RunDirectory, summary: Mapping[str, Any]) -> None:
+        self.summary = summary
+        self.report = run.report
+        self.catalog = run.workspace.catalog
+
+
+def write_outputs(run: RunDirectory) -> Outputs:
+    """Summary, catalogue and report of a run, from its tables alone.
+
+    Raises:
+        CorruptArtifactError: a table's part does not read.
+    """
+    summary = write_summary(run)
+    build_catalog(run.workspace)
+    from flows.report import write_report
+
+    write_report(run.root)
+    return Outputs(run, summary)
+
+
+def build_catalog(workspace: Workspace) -> Path:
+    """Build and swap in the catalogue over all runs; a run whose parts do not read is left out, with a warning."""
+    from tasks.catalog import build_catalog as build
+
+    warnings: list[str] = []
+    path = build(workspace.root, skip_corrupt=True, warnings=warnings)
+    for warning in warnings:
+        log.warning("%s", warning)
+    return path
+
+
+def ask_catalog(workspace: Workspace, query: str) -> list[str]:
+    """Rows of a query as tab-separated lines, the column names first. Raises ConfigError for SQL that does not run."""
+    from environments.errors import ConfigError
+    from tasks.catalog import open_catalog
+
+    connection = open_catalog(workspace.catalog)
+    try:
+        result = connection.execute(query)
+        names = [column[0] for column in result.description or ()]
+        return ["\t".join(map(str, row)) for row in [names, *result.fetchall()]]
+    except Exception as error:  # noqa: BLE001 - the boundary: a user's SQL may fail in any way
+        raise ConfigError(f"the query does not run: {error}", "`from catalog_guide` or docs/catalog.md shows tables and views") from error
+    finally:
+        connection.close()

@@ -1,0 +1,131 @@
+"""One Prefect task supervises one training process; a retry resumes it from its last checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+
+from environments.records import MetricRow
+from environments.tables import write_rows
+from flows.config import RunConfig
+from flows.stages import STAGES
+from flows.steps.artifacts import Progress
+from flows.steps.shards import BY_KEY, worth_retrying
+from flows.steps.supervise import run_process
+from flows.workspace import RunDirectory, StepRecord, write_text
+
+log = logging.getLogger(__name__)
+
+THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+"""Spinning threads of two processes on two cores slow each other down tenfold."""
+MODULE = "flows.train_process"
+
+
+def stage_arguments(stage: str) -> list[str]:
+    """A stage's name as arguments of the training process: `expert-coding-max` is `expert --domain coding --effort max`."""
+    if stage.startswith("expert-"):
+        _, domain, effort = stage.split("-")
+        return ["expert", "--domain", domain, "--effort", effort]
+    return {"distill": ["mopd"]}.get(stage, [stage])
+
+
+def folder(run: RunDirectory, stage: str) -> Path:
+    """Where the training process of a stage writes."""
+    return run.training / {"distill": "mopd"}.get(stage, stage)
+
+
+@task(task_run_name="{step}", cache_policy=BY_KEY, persist_result=True, result_serializer="json", retry_condition_fn=worth_retrying, tags=["training"])
+def train_step(run_dir: str, step: str, key: str, timeout_s: float, module: str = MODULE) -> dict[str, Any]:
+    """Train one stage to its end unless it is done; what an interrupted process of the same key left is continued.
+
+    Raises:
+        InputError: the process says that its input is wrong.
+        ProcessFailedError: it died; the message ends with its last lines.
+    """
+    run = RunDirectory(Path(run_dir))
+    if record := run.finished(step, key):
+        return record.result
+    where = folder(run, step)
+    claim_folder(where, key)
+    started = time.monotonic()
+    progress = Progress(f"{run.name}-{step}", STAGES[step].says if step in STAGES else step)
+    said = 0.0
+
+    def on_metrics(rows: list[dict[str, Any]]) -> None:
+        nonlocal said
+        last = rows[-1]
+        progress(*position(last))
+        if time.monotonic() - said > 10:
+            said = time.monotonic()
+            log.info("%s: %s", step, describe(last))
+
+    run_process(
+        [sys.executable, "-m", module, *stage_arguments(step), "--run-dir", str(run.root)],
+        log_file=run.logs / f"{step}.log",
+        metrics_file=where / "metrics.jsonl",
+        on_metrics=on_metrics,
+        env={**os.environ, **THREADS},
+        timeout_s=timeout_s,
+    )
+    done = json.loads((where / "done.json").read_text())
+    progress(1, 1)
+    outputs = [where / "done.json", *sorted((where / "final").glob("*")), *sorted(run.tables.glob(f"*/{where.name}.parquet")), metrics_table(run, step)]
+    return run.finish(step, key, [path for path in dict.fromkeys(outputs) if path.is_file()], done if isinstance(done, dict) else {}, time.monotonic() - started).result
+
+
+def claim_folder(where: Path, key: str) -> None:
+    """Keep a folder that was begun under the same key, so that its process resumes; delete one of another key."""
+    stamp = where / "key.txt"
+    if where.exists() and (not stamp.is_file() or stamp.read_text().strip() != key):
+        log.info("%s was begun with other inputs or code: it is trained anew", where.name)
+        shutil.rmtree(where)
+    write_text(stamp, key + "\n")
+
+
+def position(row: dict[str, Any]) -> tuple[float, float]:
+    """(done, total) of a metrics line: its `step` of its `steps`, or its `progress` of one."""
+    if isinstance(row.get("progress"), int | float):
+        return float(row["progress"]), 1.0
+    return float(row.get("step", 0)), float(row.get("steps", 0))
+
+
+def describe(row: dict[str, Any]) -> str:
+    """A metrics line in words: its numbers."""
+    return " ".join(f"{k}={v:.4g}" for k, v in row.items() if isinstance(v, int | float) and not isinstance(v, bool))
+
+
+def metrics_table(run: RunDirectory, step: str) -> Path:
+    """The stage's metrics as rows, from its `metrics.jsonl`; a step that was done twice (before and after a kill) counts once."""
+    values: dict[tuple[int, str], float] = {}
+    path = folder(run, step) / "metrics.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            values |= {(row["step"], k): float(v) for k, v in row.items() if k != "step" and isinstance(v, int | float) and not isinstance(v, bool)}
+    rows = [MetricRow(run=run.name, stage=folder(run, step).name, step=n, name=name, value=value) for (n, name), value in sorted(values.items())]
+    return write_rows(run.part(MetricRow.TABLE, step), MetricRow, rows)
+
+
+def do_training(run: RunDirectory, stage: str, key: str, config: RunConfig) -> StepRecord:
+    """Train a stage here and now, with the configured retries, and return its record."""
+    configured(config)(run_dir=str(run.root), step=stage, key=key, timeout_s=config.orchestration.trainer_timeout_s)
+    record = run.finished(stage, key)
+    assert record is not None, f"{stage} ended without its record"
+    return record
+
+
+def configured(config: RunConfig) -> Any:
+    """`train_step` with the run's retries."""
+    o = config.orchestration
+    return train_step.with_options(retries=o.trainer_retries, retry_delay_seconds=o.retry_delay_s, refresh_cache=True)

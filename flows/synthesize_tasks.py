@@ -1,0 +1,48 @@
+"""Flow: sample nodes, retrieve their documents, write candidate tasks, in shards over Dask."""
+
+from __future__ import annotations
+
+import time
+
+from prefect import flow
+
+from flows.context import RunContext, begin
+from flows.grow_graph import grow
+from flows.steps.artifacts import Progress
+from flows.steps.cluster import dask_cluster
+from flows.steps.keys import step_key
+from flows.steps.shards import cut, run_shards
+from flows.workspace import StepRecord
+
+
+@flow(name="synthesize-tasks", flow_run_name="synthesize {name}", persist_result=True, result_serializer="json")
+def synthesize_tasks(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, int]:
+    """Returns the number of candidates; grows the graph first when it is not up to date."""
+    context = begin(name, profile, config, seed, resume)
+    with dask_cluster(context.config.orchestration, context.run.workspace.data / "dask"):
+        grow(context)
+        return synthesize(context)
+
+
+def synthesize(context: RunContext) -> dict[str, int]:
+    """The candidates of a run, unless they are up to date."""
+    from flows.steps.synthesis import gather, plan_nodes
+
+    run, config = context.run, context.config
+
+    def do(key: str) -> StepRecord:
+        started = time.monotonic()
+        jobs = plan_nodes(run, config)
+        arguments = {"corpus": context.plan.result("corpus")["corpus"], "synthesis": config.synthesis.model_dump(mode="json"), "seed": config.seed}
+        shards = {
+            step: (step_key(step, [key, part], ""), {**arguments, "jobs": part})
+            for i, part in enumerate(cut(jobs, config.orchestration.shards))
+            for step in [f"synthesize/shard-{i:04d}"]
+        }
+        progress = Progress(f"{run.name}-synthesize", "shards of task synthesis")
+        records = run_shards(run, "synthesize", shards, "flows.steps.synthesis:synthesize_shard", config.orchestration, progress)
+        output = gather(run, records)
+        return run.finish("synthesize", key, output.outputs, output.result, time.monotonic() - started)
+
+    record = context.ensure("synthesize", do)
+    return {"candidates": int(record.result["candidates"]), "rejected": int(record.result["rejected"])}

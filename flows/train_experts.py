@@ -1,0 +1,62 @@
+"""Flow: the cold start, then nine experts, each in a supervised process of its own, a few at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from environments.errors import ConfigError, InputError
+from flows.context import RunContext, begin
+from flows.stages import EXPERTS, expert
+from flows.steps.training import configured, do_training
+
+
+@flow(name="train-experts", flow_run_name="train {name}", persist_result=True, result_serializer="json")
+def train_experts(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, Any]:
+    """Train what is not up to date; the dataset must be published."""
+    context = begin(name, profile, config, seed, resume)
+    need_dataset(context)
+    return train(context)
+
+
+def need_dataset(context: RunContext) -> None:
+    """Raise ConfigError unless the run's dataset is published and up to date."""
+    if context.plan.record("publish") is None:
+        raise ConfigError(
+            f"the run {context.run.name!r} has no dataset that is up to date", f"`ninefold probe --name {context.run.name} --resume` grows, writes, checks and publishes one"
+        )
+
+
+def train(context: RunContext) -> dict[str, Any]:
+    """Cold start first; then every `max`; `high` and `low` as soon as their `max` is done."""
+    run, config = context.run, context.config
+    done: dict[str, Any] = {"cold_start": context.ensure("cold_start", lambda key: do_training(run, "cold_start", key, config)).result}
+    rounds = [[expert(d, e) for d, e in EXPERTS if e == "max"], [expert(d, e) for d, e in EXPERTS if e != "max"]]
+    for stages in rounds:
+        todo = {stage: key for stage in stages if context.plan.record(stage) is None and (key := context.plan.key(stage))}
+        _together(context, todo)
+        done |= {stage: context.plan.result(stage) for stage in stages}
+    return {stage: {k: v for k, v in result.items() if isinstance(v, int | float | str)} for stage, result in done.items()}
+
+
+def _together(context: RunContext, todo: dict[str, str]) -> None:
+    """Train stages side by side; all are tried before the first failure is raised, so that nothing finished is lost."""
+    o = context.config.orchestration
+    if not todo:
+        return
+    failure: BaseException | None = None
+    with ThreadPoolTaskRunner(max_workers=o.trainer_processes) as runner:  # type: ignore[no-untyped-call]
+        task = configured(context.config)
+        futures = {
+            stage: runner.submit(task, {"run_dir": str(context.run.root), "step": stage, "key": key, "timeout_s": o.trainer_timeout_s, "module": "flows.train_process"})
+            for stage, key in todo.items()
+        }
+        for future in futures.values():
+            try:
+                future.result()
+            except Exception as error:  # noqa: BLE001 - kept, and raised below when the others are through
+                failure = error if failure is None or isinstance(error, InputError) else failure
+    if failure is not None:
+        raise failure

@@ -1,0 +1,65 @@
+"""The training process: `python -m flows.train_process STAGE --run-dir DIR [--domain D --effort E]`.
+
+It alone writes `runs/<name>/training/<stage>/`. SIGTERM ends it after what it is doing; started again, it resumes. It exits
+with 0 when the stage is done, 2 when the input is wrong (no retry helps), 3 when a machine part failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from environments.errors import InputError, NinefoldError
+from environments.task import DOMAINS, EFFORTS
+from flows.workspace import RunDirectory
+
+STAGES = ("cold_start", "expert", "mopd", "evaluate")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one stage; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m flows.train_process", description=__doc__)
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--domain", choices=DOMAINS)
+    parser.add_argument("--effort", choices=EFFORTS)
+    options = parser.parse_args(argv)
+    if options.stage == "expert" and not (options.domain and options.effort):
+        parser.error("expert needs --domain and --effort")
+    os.environ.setdefault("DS_ACCELERATOR", "cpu" if not Path("/dev/nvidia0").exists() else "cuda")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", datefmt="%H:%M:%S")
+    signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
+    try:
+        run_stage(RunDirectory(options.run_dir.absolute()), options.stage, options.domain, options.effort)
+    except NinefoldError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 3
+    return 0
+
+
+def run_stage(run: RunDirectory, stage: str, domain: str | None, effort: str | None) -> None:
+    """Build the stage's context and call it; importing torch is left to here."""
+    from training import stages
+
+    config = run.config()
+    corpus = run.finished("corpus")
+    context = stages.StageContext(
+        run_dir=run.root,
+        dataset_dir=run.dataset,
+        corpus_dir=run.workspace.corpora / str(corpus.result["corpus"]) if corpus else None,
+        config=config.training,
+        evaluation=config.evaluation,
+        seed=config.seed,
+    )
+    if stage == "expert":
+        stages.expert(context, domain, effort)
+    else:
+        getattr(stages, stage)(context)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
