@@ -166,7 +166,7 @@ class Corpus:
     def search(self, query: str, limit: int = 10) -> list[Hit]:
         """Full-text search; any string is a valid query. Best first, ties by document id.
 
-        Documents whose title is the query come first, then those with all terms; those with some follow when there are few.
+        Documents whose title is the query come first, then those with all terms; those with some follow when there are few of either.
         """
         found = terms(query)
         if not found or limit <= 0:
@@ -174,10 +174,11 @@ class Corpus:
         rows: dict[int, float] = {}
         for (row,) in self._query("SELECT rowid FROM documents WHERE key = ? ORDER BY rowid LIMIT ?", (" ".join(found), limit)):
             rows[row] = _EXACT_TITLE_SCORE
+        exact = len(rows)
         content = [t for t in dict.fromkeys(found) if t not in STOPWORDS] or list(dict.fromkeys(found))
         quoted = [f'"{t}"' for t in content[:_MAX_TERMS]]
         for operator in (" AND ", " OR "):
-            if operator == " OR " and (len(rows) >= min(limit, _ENOUGH) or len(quoted) == 1):
+            if operator == " OR " and (exact or len(rows) >= min(limit, _ENOUGH) or len(quoted) == 1):
                 break
             score_sql = f"-bm25(fts, {_TITLE_WEIGHT}, {_TEXT_WEIGHT})"
             sql = f"SELECT rowid, {score_sql} AS score FROM fts WHERE fts MATCH ? ORDER BY score DESC, rowid LIMIT ?"
