@@ -1,6 +1,6 @@
 """`final_state`: the world's tables must end up exactly as expected, and the agent must have said that it is done.
 
-Rows are matched by a key column (the payload's `keys`, else the expected rows' first column). Cells compare with their
+Rows are matched by a key column (the payload's `keys`, else `id`, `name` or the first column). Cells compare with their
 types (`30` is neither `"30"` nor `30.0`). Partial credit is the share of the cells to change that are right, times the share of
 all other cells that are still as they were; so doing nothing scores 0, and so does wrecking everything else.
 """
@@ -36,6 +36,16 @@ def _cells(tables: Mapping[str, Iterable[Mapping[str, Any]]], keys: Mapping[str,
     return found
 
 
+def _key_columns(payload: Any) -> dict[str, str]:
+    """The column that names a row, by table: the payload's choice, else `id` or `name`, else the first."""
+    found = {
+        t: next((c for c in ("id", "name") if c in rows[0]), next(iter(rows[0])))
+        for t, rows in payload["tables"].items()
+        if rows and rows[0]
+    }
+    return {**found, **(payload.get("keys") or {})}
+
+
 def _same(left: dict[_Cell, Any], right: dict[_Cell, Any], cell: _Cell) -> bool:
     a, b = left.get(cell, _ABSENT), right.get(cell, _ABSENT)
     return a is b if a is _ABSENT or b is _ABSENT else same_value(a, b)
@@ -55,7 +65,7 @@ class FinalState:
         if not isinstance(payload, dict) or not isinstance(payload.get("tables"), dict) or not payload["tables"]:
             raise VerifierError("the payload of final_state has no tables", "synthesise the task again")
         tables = payload["tables"]
-        keys = dict(payload.get("keys") or {}) or {name: next(iter(rows[0])) for name, rows in tables.items() if rows and rows[0]}
+        keys = _key_columns(payload)
         initial = _cells(payload.get("initial") or task.initial_state.tables, keys)
         expected = _cells(tables, keys)
         if all(_same(initial, expected, cell) for cell in initial.keys() | expected.keys()):
@@ -84,7 +94,8 @@ class FinalState:
     def mutations(self, payload: Any) -> list[tuple[str, Any]]:
         """Payloads that expect something else: every value zero, every value one constant, one cell each (first, middle, last) off."""
         mutated = []
-        cells = [(t, i, c) for t, rows in payload["tables"].items() for i, row in enumerate(rows) for c in list(row)[1:]]
+        keys = _key_columns(payload)
+        cells = [(t, i, c) for t, rows in payload["tables"].items() for i, row in enumerate(rows) for c in row if c != keys.get(t)]
         for name, value in (("zero", 0), ("constant", -987654321)):
             changed = copy.deepcopy(payload)
             for table, i, column in cells:
@@ -101,11 +112,12 @@ class FinalState:
 
     def wrong_outcomes(self, outcome: Outcome, payload: Any) -> list[tuple[str, Outcome]]:
         """The reference's outcome with one fault each: a cell off (8 rows at most), a row lost, a row added, not submitted."""
+        keys = _key_columns(payload)
         wrong: list[tuple[str, Outcome]] = [("not_submitted", Outcome(None, outcome.tables, outcome.tool_calls))]
         spots = [(t, i) for t, rows in outcome.tables.items() for i in range(len(rows))][:8]
         for table, i in spots:
             tables = copy.deepcopy(outcome.tables)
-            column = list(tables[table][i])[-1]
+            column = next((c for c in tables[table][i] if c != keys.get(table)), keys.get(table, ""))
             tables[table][i][column] = _other(tables[table][i][column])
             wrong.append((f"cell:{table}.{i}.{column}", Outcome(outcome.submission, tables, outcome.tool_calls)))
         for name in ("row_lost", "row_added"):
