@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from ninefold_kernels.logprob import selected_logprob
 from ninefold_kernels.reference import selected_logprob_reference
-from torch import Tensor
 
 
 def _inputs(tokens: int, width: int, vocabulary: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -119,6 +120,10 @@ def test_the_full_logits_never_exist(function, whole: bool) -> None:  # type: ig
     ],
 )
 def test_bad_arguments_are_named(change: dict[str, object], message: str) -> None:
-    good: dict[str, object] = {"hidden_TD": torch.zeros(3, 4), "weight_VD": torch.zeros(6, 4), "targets_T": torch.zeros(3, dtype=torch.long)}
+    good: dict[str, object] = {
+        "hidden_TD": torch.zeros(3, 4),
+        "weight_VD": torch.zeros(6, 4),
+        "targets_T": torch.zeros(3, dtype=torch.long),
+    }
     with pytest.raises(ValueError, match=message):
         selected_logprob(**{**good, **change})  # type: ignore[arg-type]

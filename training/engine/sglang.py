@@ -8,8 +8,10 @@ of the weights that produced it, also when the weights changed within one answer
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -57,8 +59,10 @@ class SglangEngine:
         self._weights_dir = weights_dir or Path(self._scratch.name)  # type: ignore[union-attr]
         info = self._call("GET", "/model_info")
         self.version = _version(info.get("weight_version"))
-        self.model_path = str(info.get("model_path", ""))
-        self.vocabulary = vocabulary or _configured_vocabulary(Path(self.model_path))
+        # After an update from disk the first of these is where the newest weights came from; the second never changes.
+        self._model_dirs = [Path(str(info[name])) for name in ("model_path", "tokenizer_path") if info.get(name)]
+        self.vocabulary = vocabulary or self._configured_vocabulary()
+        self._written: Path | None = None
 
     def close(self) -> None:
         """Close the connections; the server runs on."""
@@ -86,24 +90,30 @@ class SglangEngine:
         ids = [request.request_id for request in requests]
         if len(set(ids)) != len(ids):
             raise ValueError(f"request ids must differ, got {ids}")
-        body = {
-            "rid": ids,
-            "input_ids": [self._checked(request.prefix) for request in requests],
-            "sampling_params": [
-                {
-                    "max_new_tokens": request.max_new_tokens,
-                    "temperature": request.temperature,
-                    "stop_token_ids": sorted(request.stop_tokens),
-                    "sampling_seed": sampling_seed(request.key, len(request.prefix)),
-                    "ignore_eos": True,  # only the request says where to stop
-                    "skip_special_tokens": False,
-                }
-                for request in requests
-            ],
-            "return_logprob": True,
-        }
-        answers = self._answers(body, len(requests))
-        return [_generation(request_id, answer) for request_id, answer in zip(ids, answers, strict=True)]
+        done: dict[str, Generation] = {}
+        pending = list(requests)
+        while pending:
+            unfinished = []
+            for request, part in zip(pending, self._generate_once(pending), strict=True):
+                so_far = _joined(done.get(request.request_id), part)
+                done[request.request_id] = so_far
+                left = request.max_new_tokens - len(part.tokens)
+                if part.finish != "stop" or part.tokens[-1] in request.stop_tokens:
+                    continue
+                # The server also stops at the model's own end token; only the request says where to stop.
+                if left == 0:
+                    done[request.request_id] = replace(so_far, finish="length")
+                    continue
+                unfinished.append(
+                    replace(
+                        request,
+                        prefix=[*request.prefix, *part.tokens],
+                        max_new_tokens=left,
+                        key=(request.key[0], request.key[1] + len(part.tokens)),
+                    )
+                )
+            pending = unfinished
+        return [done[request_id] for request_id in ids]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probability of each token given those before it, at temperature 1; the first token scores 0.0.
@@ -142,15 +152,16 @@ class SglangEngine:
 
         target = self._weights_dir / f"version-{version}"
         target.mkdir(parents=True, exist_ok=True)
-        config = Path(self.model_path) / "config.json"
-        if config.exists():
+        for config in self._configs():
             (target / "config.json").write_bytes(config.read_bytes())
+            break
         # Tied parameters share storage, which the format refuses: each name gets its own copy.
         save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}, target / "model.safetensors")
         self.update_weights_from_disk(target, version)
-        for file in target.iterdir():
-            file.unlink()
-        target.rmdir()
+        # The server names the newest directory as its model's; only the one before it is done with.
+        if self._written not in (None, target):
+            shutil.rmtree(self._written)
+        self._written = target
 
     def update_weights_from_disk(self, path: Path, version: int) -> None:
         """Swap in the weights of a Hugging Face directory that the server can read.
@@ -188,7 +199,38 @@ class SglangEngine:
         except (KeyError, TypeError, ValueError) as error:
             raise EngineError(f"the sglang server's load figures are unreadable: {error!r}", _RESTART) from error
 
+    def _generate_once(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
+        body = {
+            "rid": [request.request_id for request in requests],
+            "input_ids": [self._checked(request.prefix) for request in requests],
+            "sampling_params": [
+                {
+                    "max_new_tokens": request.max_new_tokens,
+                    "temperature": request.temperature,
+                    "stop_token_ids": sorted(request.stop_tokens),
+                    "sampling_seed": sampling_seed(request.key, len(request.prefix)),
+                    # For the server this means every stop token, not the model's end token alone.
+                    "ignore_eos": not request.stop_tokens,
+                    "skip_special_tokens": False,
+                }
+                for request in requests
+            ],
+            "return_logprob": True,
+        }
+        answers = self._answers(body, len(requests))
+        return [_generation(request.request_id, answer) for request, answer in zip(requests, answers, strict=True)]
+
     # --- the wire --------------------------------------------------------------------------------------------------
+
+    def _configs(self) -> list[Path]:
+        return [directory / "config.json" for directory in self._model_dirs if (directory / "config.json").is_file()]
+
+    def _configured_vocabulary(self) -> int | None:
+        for config in self._configs():
+            size = json.loads(config.read_text()).get("vocab_size")
+            if isinstance(size, int):
+                return size
+        return None
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
         if not tokens:
@@ -232,13 +274,6 @@ def _version(text: Any) -> int:
         raise EngineError(f"the sglang server's weight version {text!r} is not a number", "start it with --weight-version 0") from error
 
 
-def _configured_vocabulary(model_path: Path) -> int | None:
-    try:
-        return int(json.loads((model_path / "config.json").read_text())["vocab_size"])
-    except (OSError, KeyError, ValueError):
-        return None
-
-
 def _generation(request_id: str, answer: Mapping[str, Any]) -> Generation:
     meta = answer["meta_info"]
     try:
@@ -255,6 +290,18 @@ def _generation(request_id: str, answer: Mapping[str, Any]) -> Generation:
     if [entry[1] for entry in entries] != tokens or any(not logprob <= 1e-6 for logprob in logprobs):
         raise EngineError(f"the sglang server's log-probabilities of {request_id} do not belong to its tokens", _RESTART)
     return Generation(request_id, tokens, logprobs, versions, reason)
+
+
+def _joined(first: Generation | None, second: Generation) -> Generation:
+    if first is None:
+        return second
+    return Generation(
+        second.request_id,
+        first.tokens + second.tokens,
+        first.logprobs + second.logprobs,
+        first.versions + second.versions,
+        second.finish,
+    )
 
 
 def _versions(meta: Mapping[str, Any], count: int) -> list[int]:

@@ -33,7 +33,7 @@ class SglangServer:
     process: subprocess.Popen[bytes]
     log_path: Path
 
-    def kill(self, grace_s: float = 5.0) -> None:
+    def kill(self, grace_s: float = 2.0) -> None:
         """End the whole process group: SIGTERM, then SIGKILL after `grace_s` seconds. Safe to call twice."""
         for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
             try:
