@@ -108,9 +108,9 @@ def _repeat(task: TaskSpec, runs: list[Replay], config: HardeningConfig, again: 
 
 def _budgets(task: TaskSpec, run: Replay) -> tuple[str, str]:
     said = f"{run.steps} of {task.budgets.steps} steps, stopped by {run.stop}, {run.refused} calls refused"
-    return (
-        "pass" if run.stop in ("submitted", "finished") and run.steps <= task.budgets.steps and not run.refused else "over budget"
-    ), said
+    # A task with submissions to spare does not end by itself; its reference has then handed in and is out of messages.
+    ended = run.stop in ("submitted", "finished") or (run.stop == "aborted" and run.outcome.submission is not None)
+    return ("pass" if ended and run.steps <= task.budgets.steps and not run.refused else "over budget"), said
 
 
 def _try(task: TaskSpec, resources: Resources, make: MakeEnvironment, *, say: str | None = None, submit: str | None = None) -> Verdict:

@@ -185,21 +185,21 @@ class ProcessSandbox:
         """Make the workspace what `snapshot` holds; files that are not in it go away."""
         self._ask({"op": "unpack"}, snapshot, timeout_s=60.0)
 
-    def fork(self, count: int = 1) -> list[ProcessSandbox | Exception]:  # type: ignore[valid-type]
+    def fork(self, count: int = 1) -> Sequence[ProcessSandbox | Exception]:
         """`count` new sandboxes with a copy of the files; one result each, a sandbox or the error that prevented it."""
         archive = self.snapshot()
-        children: Any = []
-        for _ in range(count):
-            child = None
-            try:
-                child = ProcessSandbox.create(self.config)
-                child.restore(archive)
-                children.append(child)
-            except SandboxError as error:
-                if child is not None:
-                    child.close()
-                children.append(error)
-        return children  # type: ignore[no-any-return]
+        return [self._child(archive) for _ in range(count)]
+
+    def _child(self, archive: bytes) -> ProcessSandbox | Exception:
+        child = None
+        try:
+            child = ProcessSandbox.create(self.config)
+            child.restore(archive)
+        except SandboxError as error:
+            if child is not None:
+                child.close()
+            return error
+        return child
 
     def close(self) -> None:
         """Kill everything in the sandbox and forget its files. May be called again."""
