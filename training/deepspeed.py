@@ -13,12 +13,13 @@ single-process step on the whole batch, up to the order of floating-point sums.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
 import tempfile
+import traceback
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +31,9 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 from environments.errors import ConfigError, InfrastructureError
 
 ZeroStage = Literal[0, 2, 3]
+
+_FAILURE = "first-failure.txt"
+"""Beside the result: what the first failing rank has to say. Which rank the parent sees fail first is a matter of chance."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,9 @@ def run_data_parallel(
         try:
             spawn(_rank_main, (worker, world, _free_port(), settings, str(result)), nprocs=world, join=True)
         except (ProcessRaisedException, ProcessExitedException) as error:
-            raise InfrastructureError(f"rank {error.error_index} of {world} failed:\n{error}", "see the traceback of the rank") from error
+            first = result.with_name(_FAILURE)
+            text = first.read_text() if first.exists() else f"rank {error.error_index} of {world} failed:\n{error}"
+            raise InfrastructureError(text, "see the rank's traceback") from error
         return pickle.loads(result.read_bytes()) if result.exists() else None
 
 
@@ -185,6 +191,11 @@ def _rank_main(
     try:
         worker(DataParallelContext(rank, world, settings, result_path))
         torch.distributed.barrier()
+    except BaseException:
+        # Written before this rank's connections close, so the ranks that fail for that reason come later and write nothing.
+        with contextlib.suppress(FileExistsError), Path(result_path).with_name(_FAILURE).open("x") as file:
+            file.write(f"rank {rank} of {world} failed:\n{traceback.format_exc()}")
+        raise
     finally:
         torch.distributed.destroy_process_group()
 
@@ -208,7 +219,7 @@ def _prepare_environment(rank: int, world: int, port: int, backend: str) -> None
 
 
 def _free_port() -> int:
-    with closing(socket.socket()) as probe:
+    with contextlib.closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
