@@ -35,7 +35,9 @@ Profile = Annotated[str, typer.Option("--profile", help="laptop, gpu or cluster.
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file whose keys override the profile's.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Random seed; the configuration's by default.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that exists; what is up to date is not done again.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the resolved configuration and the planned work, do nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything, print the resolved configuration and the planned work, do nothing.")
+]
 
 
 def typed_errors(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +51,9 @@ def typed_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             typer.echo(f"error: {error.message}", err=True)
             if error.fix:
                 typer.echo(f"  fix: {error.fix}", err=True)
-            code = EXIT_INPUT if isinstance(error, InputError) else EXIT_INFRASTRUCTURE if isinstance(error, InfrastructureError) else EXIT_BUG
+            code = (
+                EXIT_INPUT if isinstance(error, InputError) else EXIT_INFRASTRUCTURE if isinstance(error, InfrastructureError) else EXIT_BUG
+            )
             raise typer.Exit(code) from None
         except KeyboardInterrupt:
             typer.echo("interrupted; run again with --resume to continue", err=True)
@@ -69,31 +73,37 @@ def main(version: Annotated[bool, typer.Option("--version", callback=_version, i
     """See `ninefold COMMAND --help`; each shows an example."""
 
 
-def _stage_command(target: str, flow: str, example: str, doc: str) -> None:
+def _stage_command(target: str, flow: str, doc: str) -> None:
     """Register a command that takes the run to `target` by the flow `module:name`."""
 
     @typed_errors
     def command(
-        name: Name = "", profile: Profile = "laptop", config: Config = None, seed: Seed = None, resume: Resume = False, dry_run: DryRun = False
+        name: Name = "",
+        profile: Profile = "laptop",
+        config: Config = None,
+        seed: Seed = None,
+        resume: Resume = False,
+        dry_run: DryRun = False,
     ) -> None:
         launch(target, flow, name, profile, config, seed, resume, dry_run)
 
     command.__doc__ = doc
     command.__name__ = target
+    example = f"ninefold {target} --profile laptop --name first" + ("" if target in ("run", "grow") else " --resume")
     app.command(target, help=doc, epilog=f"Example: {example}")(command)
 
 
-for _target, _flow, _example, _doc in (
-    ("run", "flows.post_train:post_train", "ninefold run --profile laptop --name first", "The whole pipeline: graph, tasks, dataset, nine experts, student, report."),
-    ("grow", "flows.grow_graph:grow_graph", "ninefold grow --name first --seed 1", "Index the documents and grow the concept graph."),
-    ("synthesize", "flows.synthesize_tasks:synthesize_tasks", "ninefold synthesize --name first --resume", "Write candidate tasks from the graph's documents."),
-    ("validate", "flows.harden_environments:validate_tasks", "ninefold validate --name first --resume", "Check every candidate by execution."),
-    ("probe", "flows.harden_environments:harden_environments", "ninefold probe --name first --resume", "Attack every valid task, reject what can be hacked, publish the dataset."),
-    ("train", "flows.train_experts:train_experts", "ninefold train --name first --resume", "Train the cold start and the nine experts."),
-    ("distill", "flows.distill_student:distill_student", "ninefold distill --name first --resume", "Distil the nine experts into one student."),
-    ("evaluate", "flows.evaluate_student:evaluate_student", "ninefold evaluate --name first --resume", "Evaluate cold start, experts and student on held-out tasks."),
-):  # fmt: skip
-    _stage_command(_target, _flow, _example, _doc)
+for _target, _flow, _doc in (
+    ("run", "flows.post_train:post_train", "The whole pipeline: graph, tasks, dataset, nine experts, student, report."),
+    ("grow", "flows.grow_graph:grow_graph", "Index the documents and grow the concept graph."),
+    ("synthesize", "flows.synthesize_tasks:synthesize_tasks", "Write candidate tasks from the graph's documents."),
+    ("validate", "flows.harden_environments:validate_tasks", "Check every candidate by execution."),
+    ("probe", "flows.harden_environments:harden_environments", "Attack every valid task, reject what can be hacked, publish the rest."),
+    ("train", "flows.train_experts:train_experts", "Train the cold start and the nine experts."),
+    ("distill", "flows.distill_student:distill_student", "Distil the nine experts into one student."),
+    ("evaluate", "flows.evaluate_student:evaluate_student", "Evaluate cold start, experts and student on held-out tasks."),
+):
+    _stage_command(_target, _flow, _doc)
 
 
 @app.command(epilog="Example: ninefold report --name first")
@@ -189,7 +199,9 @@ def launch(target: str, flow: str, name: str, profile: str, config: Path | None,
     workspace = Workspace()
     run = workspace.run(run_name(name, profile))
     if (run.root / "config.toml").exists() and not resume:
-        raise RunExistsError(f"a run named {run.name!r} exists in {workspace.runs}", "add --resume to continue it, or choose another --name")
+        raise RunExistsError(
+            f"a run named {run.name!r} exists in {workspace.runs}", "add --resume to continue it, or choose another --name"
+        )
     if dry_run:
         typer.echo(to_toml(resolved))
         typer.echo(f"run {run.name} in {run.root}:")
@@ -204,7 +216,9 @@ def launch(target: str, flow: str, name: str, profile: str, config: Path | None,
         from importlib import import_module
 
         module, _, function = flow.partition(":")
-        getattr(import_module(module), function)(name=run.name, profile=profile, config=str(config.absolute()) if config else None, seed=seed, resume=resume)
+        getattr(import_module(module), function)(
+            name=run.name, profile=profile, config=str(config.absolute()) if config else None, seed=seed, resume=resume
+        )
         typer.echo(f"prefect: {url.removesuffix('/api')}", err=True)
     _print_outcome(run.name, target)
 

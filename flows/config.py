@@ -16,21 +16,22 @@ from typing import Any, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from environments.errors import ConfigError
+from environments.hardening import HardeningConfig
 from environments.search import CorpusConfig
 from environments.task import DOMAINS, Frozen
+from kg.grow import GraphConfig
+from kg.seeds import DEFAULT_SEEDS
+from training.config import TrainingConfig
 
 PROFILES_DIR = Path(__file__).parent / "profiles"
 Layer = tuple[str, Mapping[str, Any]]
 """(where it comes from, its keys)."""
 
 
-class GraphSection(Frozen):
-    """How far the concept graph grows."""
+class GraphSection(GraphConfig):
+    """How far the concept graph grows, from which seeds, over which corpus."""
 
-    seeds: tuple[str, ...] = Field(min_length=1)
-    max_nodes: int = Field(default=400, ge=1)
-    max_level: int = Field(default=5, ge=1)
-    max_children: int = Field(default=12, ge=1)
+    seeds: tuple[str, ...] = Field(default=DEFAULT_SEEDS, min_length=1)
     strip_links: bool = False
     """Grow from a corpus without its cross-reference markup."""
 
@@ -38,18 +39,9 @@ class GraphSection(Frozen):
 class SynthesisSection(Frozen):
     """How many tasks are written, and how hard they are."""
 
-    tasks: dict[str, int] = Field(default_factory=lambda: dict.fromkeys(DOMAINS, 700))
+    tasks: dict[str, int] = Field(default_factory=lambda: {str(domain): 700 for domain in DOMAINS})
     """Candidates aimed for, by domain."""
     levels: tuple[int, ...] = (1, 2, 3)
-
-
-class HardeningSection(Frozen):
-    """How tasks are validated and attacked."""
-
-    repeats: int = Field(default=2, ge=2)
-    """How often the reference is rerun to see that the verdict repeats."""
-    timeout_s: float = Field(default=10.0, gt=0)
-    """Wall seconds one check may take."""
 
 
 class DatasetSection(Frozen):
@@ -65,59 +57,6 @@ class DatasetSection(Frozen):
         if abs(total - 1) > 1e-6 or min(self.train, self.validation, self.heldout) <= 0:
             raise ValueError(f"train + validation + heldout must be three positive shares that sum to 1, not {total:g}")
         return self
-
-
-class SftSection(Frozen):
-    """The cold start: imitation of verified reference traces until its plateau."""
-
-    max_steps: int = Field(default=1500, ge=1)
-    batch: int = Field(default=64, ge=1)
-    learning_rate: float = Field(default=2e-3, gt=0)
-
-
-class ExpertSection(Frozen):
-    """One expert: groups of rollouts under an effort budget."""
-
-    steps: int = Field(default=40, ge=1)
-    branch_step: int = Field(default=10, ge=1)
-    """Step of `max` from whose checkpoint `high` and `low` branch."""
-    prompts: int = Field(default=16, ge=1)
-    completions: int = Field(default=8, ge=2)
-    learning_rate: float = Field(default=3e-4, gt=0)
-
-
-class MopdSection(Frozen):
-    """Distillation of nine teachers into one student on the student's own rollouts."""
-
-    steps: int = Field(default=60, ge=1)
-    prompts: int = Field(default=64, ge=1)
-    learning_rate: float = Field(default=3e-4, gt=0)
-
-
-class BudgetsSection(Frozen):
-    """Effort budgets as shares of the cold start's passing lengths."""
-
-    low: float = Field(default=0.5, gt=0)
-    high: float = Field(default=0.8, gt=0)
-    max: float = Field(default=2.0, gt=0)
-
-
-class TrainingSection(Frozen):
-    """Cold start, experts, student."""
-
-    sft: SftSection = SftSection()
-    expert: ExpertSection = ExpertSection()
-    mopd: MopdSection = MopdSection()
-    budgets: BudgetsSection = BudgetsSection()
-
-
-class EvaluationSection(Frozen):
-    """Sampled pass@1 on held-out tasks."""
-
-    tasks: int = Field(default=100, ge=1)
-    """Held-out tasks a cell."""
-    samples: int = Field(default=2, ge=1)
-    """Episodes a task."""
 
 
 class OrchestrationSection(Frozen):
@@ -148,12 +87,11 @@ class RunConfig(Frozen):
     profile: str
     seed: int = 0
     corpus: CorpusConfig = CorpusConfig(min_documents=10_000)
-    graph: GraphSection
+    graph: GraphSection = GraphSection()
     synthesis: SynthesisSection = SynthesisSection()
-    hardening: HardeningSection = HardeningSection()
+    hardening: HardeningConfig = HardeningConfig()
     dataset: DatasetSection = DatasetSection()
-    training: TrainingSection = TrainingSection()
-    evaluation: EvaluationSection = EvaluationSection()
+    training: TrainingConfig = TrainingConfig()
     orchestration: OrchestrationSection = OrchestrationSection()
 
 
@@ -170,7 +108,9 @@ def load_config(profile: str = "laptop", config: Path | None = None, seed: int |
     """
     if profile not in profiles():
         near = _nearest(profile, profiles())
-        raise ConfigError(f"there is no profile {profile!r}", f"use one of: {', '.join(profiles())}" + (f" (did you mean {near}?)" if near else ""))
+        raise ConfigError(
+            f"there is no profile {profile!r}", f"use one of: {', '.join(profiles())}" + (f" (did you mean {near}?)" if near else "")
+        )
     layers: list[Layer] = [_read(PROFILES_DIR / f"{profile}.toml")]
     if config is not None:
         layers.append(_read(Path(config)))

@@ -13,7 +13,9 @@ from flows.steps.training import do_training
 
 
 @flow(name="distill-student", flow_run_name="distill {name}", persist_result=True, result_serializer="json")
-def distill_student(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, Any]:
+def distill_student(
+    name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False
+) -> dict[str, Any]:
     """Distil unless it is up to date; the experts must be trained."""
     context = begin(name, profile, config, seed, resume)
     need_experts(context)

@@ -17,7 +17,12 @@ from flows.workspace import Workspace, free_disk_mb
 
 MIN_DISK_MB = 2000
 """A laptop run writes well under 1 GB; the corpus and logs of a few runs fit."""
-MIN_DOCUMENTS = 10_000
+DEBIAN = {
+    "dict-foldoc": "usr/share/dictd/foldoc.index",
+    "python3-doc": "usr/share/doc/python3.*/html/_sources",
+    "linux-doc": "usr/share/doc/linux-doc-*/html/_sources",
+}
+"""Packages whose documents the corpus also reads, and where they lie."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,11 @@ class Finding:
 
     def line(self) -> str:
         """One line for a person."""
-        return f"ok    {self.name}: {self.detail}" if self.ok else f"{'FIX ' if self.needed else 'note'}  {self.name}: {self.detail}. Fix: {self.fix}"
+        return (
+            f"ok    {self.name}: {self.detail}"
+            if self.ok
+            else f"{'FIX ' if self.needed else 'note'}  {self.name}: {self.detail}. Fix: {self.fix}"
+        )
 
 
 class _ProblemError(Exception):
@@ -51,13 +60,17 @@ def check_all(port: int) -> Iterator[Finding]:
         except NinefoldError as error:
             yield Finding(name, False, error.message, error.fix)
         except Exception as error:  # noqa: BLE001 - the boundary that the docstring names
-            yield Finding(name, False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", "run `make setup` again")
+            yield Finding(
+                name, False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", "run `make setup` again"
+            )
 
 
 def _python(_port: int) -> str:
-    if sys.version_info < (3, 11):
-        raise _ProblemError(f"{sys.version.split()[0]}", "install Python 3.11 or newer and run `make setup`")
-    return sys.version.split()[0]
+    if sys.prefix == sys.base_prefix:
+        raise _ProblemError(
+            f"{sys.version.split()[0]} outside a virtual environment", "make setup, then .venv/bin/ninefold doctor", needed=False
+        )
+    return f"{sys.version.split()[0]} in {sys.prefix}"
 
 
 def _sandbox(_port: int) -> str:
@@ -66,7 +79,10 @@ def _sandbox(_port: int) -> str:
     with CodePool(workers=1) as pool:
         result = pool.call("def solve(n):\n    return n + 1", "solve", [[41]], timeout_s=5.0)
     if result.outputs != [42]:
-        raise _ProblemError(f"a sandboxed call gave {result.outputs} ({result.error})", "apt-get install bubblewrap, and allow user namespaces: sysctl kernel.unprivileged_userns_clone=1")
+        raise _ProblemError(
+            f"a sandboxed call gave {result.outputs} ({result.error})",
+            "apt-get install bubblewrap, and allow user namespaces: sysctl kernel.unprivileged_userns_clone=1",
+        )
     return "bubblewrap runs a function"
 
 
@@ -79,17 +95,21 @@ def _chromium(_port: int) -> str:
     browsers = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", Path.home() / ".cache" / "ms-playwright"))
     if any(browsers.glob("chromium*")):
         return f"Playwright's own in {browsers}"
-    raise _ProblemError("no Chromium found (only the browser tests need it)", "apt-get install chromium, or `playwright install chromium`", needed=False)
+    raise _ProblemError(
+        "no Chromium found (only the browser tests need it)", "apt-get install chromium, or `playwright install chromium`", needed=False
+    )
 
 
 def _documents(_port: int) -> str:
-    from environments.search.build import CorpusConfig, _inputs
+    from environments.search.sources import DEFAULT_PACKAGES, STDLIB
 
-    found = _inputs(CorpusConfig())
-    if "python-stdlib" not in found:
-        raise _ProblemError("no documentation found", "run `make setup`")
-    missing = [name for name, package in (("foldoc", "dict-foldoc"), ("python_manual", "python3-doc")) if name not in found]
-    return f"{len(found)} sources" + (f" (more with: apt-get install {' '.join('dict-foldoc' if m == 'foldoc' else 'python3-doc' for m in missing)})" if missing else "")
+    present = {distribution.metadata["Name"].lower() for distribution in metadata.distributions()}
+    found = [name for name in DEFAULT_PACKAGES if name == STDLIB or name.lower() in present]
+    if len(found) < len(DEFAULT_PACKAGES) / 2:
+        raise _ProblemError(f"documentation of {len(found)} of {len(DEFAULT_PACKAGES)} packages is installed", "make setup")
+    missing = [package for package, path in DEBIAN.items() if not any(Path("/").glob(path))]
+    more = f"; more with: apt-get install {' '.join(missing)}" if missing else ""
+    return f"{len(found)} packages and {len(DEBIAN) - len(missing)} of {len(DEBIAN)} Debian sources{more}"
 
 
 def _torch(_port: int) -> str:
@@ -97,7 +117,7 @@ def _torch(_port: int) -> str:
 
     if not bool(torch.isfinite(torch.ones(2, 2) @ torch.ones(2, 2)).all()):
         raise _ProblemError("a matrix product is not finite", "reinstall torch: `make setup`")
-    return f"{torch.__version__}, {'cuda ' + torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'cpu'}, {torch.get_num_threads()} threads"
+    return f"{torch.__version__} on {torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'cpu'}"
 
 
 def _deepspeed(_port: int) -> str:
@@ -107,8 +127,16 @@ def _deepspeed(_port: int) -> str:
 def _sglang(_port: int) -> str:
     python = Path(__file__).resolve().parent.parent / ".venv-sglang" / "bin" / "python"
     if not python.exists():
-        raise _ProblemError(f"no environment at {python.parent.parent} (only the sglang engine needs it)", "make setup-sglang", needed=False)
-    done = subprocess.run([str(python), "-c", "import importlib.metadata as m; print(m.version('sglang'))"], capture_output=True, text=True, timeout=60, check=False)
+        raise _ProblemError(
+            f"no environment at {python.parent.parent} (only the sglang engine needs it)", "make setup-sglang", needed=False
+        )
+    done = subprocess.run(
+        [str(python), "-c", "import importlib.metadata as m; print(m.version('sglang'))"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if done.returncode != 0:
         raise _ProblemError("its environment is broken", "rm -rf .venv-sglang && make setup-sglang", needed=False)
     return done.stdout.strip()

@@ -15,7 +15,9 @@ from flows.steps.training import do_training
 
 
 @flow(name="evaluate-student", flow_run_name="evaluate {name}", persist_result=True, result_serializer="json")
-def evaluate_student(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, Any]:
+def evaluate_student(
+    name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False
+) -> dict[str, Any]:
     """Evaluate unless it is up to date, and write what people read; the student must be trained."""
     context = begin(name, profile, config, seed, resume)
     need_experts(context)

@@ -7,10 +7,13 @@ from prefect import flow
 from flows.context import RunContext, begin
 from flows.steps.cluster import dask_cluster
 from flows.steps.shards import do_step
+from flows.workspace import StepRecord
 
 
 @flow(name="grow-graph", flow_run_name="grow {name}", retries=0, persist_result=True, result_serializer="json")
-def grow_graph(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, int]:
+def grow_graph(
+    name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False
+) -> dict[str, int]:
     """Returns the number of documents and nodes."""
     return grow(begin(name, profile, config, seed, resume))
 
@@ -24,10 +27,17 @@ def grow(context: RunContext) -> dict[str, int]:
     where = str(corpus_dir(run.workspace, config.corpus))
     corpus = context.ensure(
         "corpus",
-        lambda key: do_step(run, "corpus", key, "flows.steps.corpus:index_documents", {"corpus": where, "config": config.corpus.model_dump(mode="json")}, config.orchestration),
+        lambda key: do_step(
+            run,
+            "corpus",
+            key,
+            "flows.steps.corpus:index_documents",
+            {"corpus": where, "config": config.corpus.model_dump(mode="json")},
+            config.orchestration,
+        ),
     )
 
-    def do(key: str) -> object:
+    def do(key: str) -> StepRecord:
         graph = config.graph
         with dask_cluster(config.orchestration, run.workspace.data / "dask") as address:
             arguments = {"corpus": corpus.result["corpus"], "graph": graph.model_dump(mode="json"), "key": key, "dask_address": address}

@@ -22,7 +22,9 @@ from flows.workspace import StepRecord
 
 
 @flow(name="validate-tasks", flow_run_name="validate {name}", persist_result=True, result_serializer="json")
-def validate_tasks(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, int]:
+def validate_tasks(
+    name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False
+) -> dict[str, int]:
     """Returns how many tasks were checked and how many are valid; what comes before runs first when it is not up to date."""
     context = begin(name, profile, config, seed, resume)
     with dask_cluster(context.config.orchestration, context.run.workspace.data / "dask"):
@@ -32,7 +34,9 @@ def validate_tasks(name: str = "", profile: str = "laptop", config: str | None =
 
 
 @flow(name="harden-environments", flow_run_name="harden {name}", persist_result=True, result_serializer="json")
-def harden_environments(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, int]:
+def harden_environments(
+    name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False
+) -> dict[str, int]:
     """Validate, probe and publish; returns the counts."""
     context = begin(name, profile, config, seed, resume)
     with dask_cluster(context.config.orchestration, context.run.workspace.data / "dask"):
@@ -49,7 +53,9 @@ def validate(context: RunContext) -> dict[str, int]:
         return [row.task_id for row in read_candidates(context.run) if row.status == "candidate"]
 
     record = context.ensure("validate", lambda key: _sharded(context, "validate", key, ids(), "flows.steps.hardening:validate_shard"))
-    rejected = [f"{row.check_name}: expected {row.expected}, observed {row.observed}" for row in rows_of(context.run, ValidationRow) if not row.ok]
+    rejected = [
+        f"{row.check_name}: expected {row.expected}, observed {row.observed}" for row in rows_of(context.run, ValidationRow) if not row.ok
+    ]
     artifacts.rejects_table(f"{context.run.name}-validation", rejected, "Validation checks that did not come out as they must")
     return {"tasks": int(record.result["tasks"]), "valid": int(record.result["valid"])}
 

@@ -17,11 +17,13 @@ from flows.train_experts import train_experts
 
 
 @flow(name="post-train", flow_run_name="run {name}", persist_result=True, result_serializer="json")
-def post_train(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, Any]:
+def post_train(
+    name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False
+) -> dict[str, Any]:
     """Every stage as a flow of its own; what is up to date is not done again. Returns the summary."""
     context = begin(name, profile, config, seed, resume)
     record_run(context, "running", prefect_run_url=flow_run_url())
-    again = {"name": context.run.name, "profile": profile, "config": config, "seed": seed, "resume": True}
+    again: dict[str, Any] = {"name": context.run.name, "profile": profile, "config": config, "seed": seed, "resume": True}
     try:
         # One cluster for the three stages that use it; it is gone before training wants the cores.
         with dask_cluster(context.config.orchestration, context.run.workspace.data / "dask"):
@@ -30,7 +32,8 @@ def post_train(name: str = "", profile: str = "laptop", config: str | None = Non
             harden_environments(**again)
         train_experts(**again)
         distill_student(**again)
-        return evaluate_student(**again)
+        summary: dict[str, Any] = evaluate_student(**again)
+        return summary
     except BaseException:
         record_run(context, "failed", prefect_run_url=flow_run_url())
         raise

@@ -98,17 +98,36 @@ def serve_forever(port: int, announce: Callable[[str], None]) -> None:
 def _prefect(arguments: list[str], env: dict[str, str]) -> None:
     """One Prefect command, to its end. Raises InfrastructureError with its last lines."""
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", *arguments], cwd=CHECKOUT, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-    )  # fmt: skip
+        [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
+        cwd=CHECKOUT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
+    )
     if done.returncode != 0:
-        raise InfrastructureError(f"`prefect {' '.join(arguments)}` failed: {(done.stdout + done.stderr)[-800:].strip()}", "see the server's log in data/prefect/server.log")
+        raise InfrastructureError(
+            f"`prefect {' '.join(arguments)}` failed: {(done.stdout + done.stderr)[-800:].strip()}",
+            "see the server's log in data/prefect/server.log",
+        )
 
 
 @contextlib.contextmanager
 def _worker(pool: Pool, env: dict[str, str], workspace: Workspace) -> Iterator[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool.name, "--name", f"{pool.name}-worker"]
     with (workspace.prefect_home / f"worker-{pool.name}.log").open("ab") as output:
-        process = subprocess.Popen(argv, cwd=CHECKOUT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=die_with_parent)
+        process = subprocess.Popen(
+            argv,
+            cwd=CHECKOUT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
     try:
         yield process
     finally:

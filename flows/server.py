@@ -58,7 +58,9 @@ def check_port(port: int, host: str = HOST) -> None:
         try:
             probe.bind((host, port))
         except (OSError, OverflowError) as error:
-            raise PortBusyError(f"port {port} on {host} cannot be used ({error})", f"choose another one: --port {free_port(host)}") from error
+            raise PortBusyError(
+                f"port {port} on {host} cannot be used ({error})", f"choose another one: --port {free_port(host)}"
+            ) from error
 
 
 def healthy(url: str, timeout_s: float = 2.0) -> bool:
@@ -90,7 +92,9 @@ def prefect_server(workspace: Workspace, port: int | None = None, shared: bool =
     env = {**os.environ, **prefect_env(home, url), "PREFECT_UI_API_URL": url, "PREFECT_SERVER_LOGGING_LEVEL": "WARNING"}
     argv = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(chosen)]
     with log_file.open("ab") as output:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True, preexec_fn=die_with_parent)
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True, preexec_fn=die_with_parent
+        )
     state = home / "server.json"
     try:
         _await(process, url, log_file)
@@ -123,7 +127,9 @@ def api(workspace: Workspace, env: Mapping[str, str] | None = None) -> Iterator[
         url = given or stack.enter_context(prefect_server(workspace))
         home = os.environ.get("PREFECT_HOME") if given and "PREFECT_HOME" in os.environ else str(workspace.prefect_home)
         if given and not healthy(given, timeout_s=10.0):
-            raise InfrastructureError(f"no Prefect API answers at PREFECT_API_URL={given}", "start that server, or unset PREFECT_API_URL to use one of our own")
+            raise InfrastructureError(
+                f"no Prefect API answers at PREFECT_API_URL={given}", "start that server, or unset PREFECT_API_URL to use one of our own"
+            )
         os.environ.update(prefect_env(Path(home or workspace.prefect_home), url))
         try:
             yield url
@@ -152,7 +158,9 @@ def _await(process: subprocess.Popen[bytes], url: str, log_file: Path) -> None:
             return
         time.sleep(0.25)
     words = log_file.read_text(errors="replace")[-800:].strip()
-    raise InfrastructureError(f"the Prefect server did not start on {url}: {words or 'no output'}", f"see {log_file}; `ninefold doctor` checks the installation")
+    raise InfrastructureError(
+        f"the Prefect server did not start on {url}: {words or 'no output'}", f"see {log_file}; `ninefold doctor` checks the installation"
+    )
 
 
 def terminate_on_sigterm() -> None:

@@ -20,7 +20,7 @@ from flows.workspace import RunDirectory, StepRecord
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage. `sections` are top-level configuration keys; `code` is a key of `flows.steps.keys.CODE`."""
+    """One stage. `sections` are configuration keys, dotted below the top; `code` is a key of `flows.steps.keys.CODE`."""
 
     name: str
     needs: tuple[str, ...]
@@ -38,12 +38,15 @@ EXPERTS: tuple[tuple[str, str], ...] = tuple((d, e) for e in ("max", "high", "lo
 """The nine cells in training order: every `max` first, since `high` and `low` branch from an early checkpoint of it."""
 
 
+POLICY = ("training.policy", "training.rows")
+
+
 def _stages() -> dict[str, Stage]:
     experts = [
         Stage(
             expert(domain, effort),
             ("publish", "cold_start") if effort == "max" else ("publish", "cold_start", expert(domain, "max")),
-            ("seed", "training"),
+            ("seed", *POLICY, "training.effort", "training.expert", "training.rl_tasks_per_domain"),
             "training",
             f"train the {domain} expert at effort {effort}",
         )
@@ -57,10 +60,22 @@ def _stages() -> dict[str, Stage]:
         Stage("validate", ("corpus", "synthesize"), ("hardening",), "validate", "check every task by execution"),
         Stage("probe", ("corpus", "synthesize", "validate"), ("hardening",), "probe", "try exploits on every valid task"),
         Stage("publish", ("grow", "synthesize", "validate", "probe"), ("seed", "dataset"), "publish", "split and publish the dataset"),
-        Stage("cold_start", ("corpus", "publish"), ("seed", "training"), "training", "train the cold start"),
+        Stage("cold_start", ("corpus", "publish"), ("seed", *POLICY, "training.sft"), "training", "train the cold start"),
         *experts,
-        Stage("distill", ("publish", "cold_start", *names), ("seed", "training"), "training", "distil nine experts into one student"),
-        Stage("evaluate", ("publish", "cold_start", *names, "distill"), ("seed", "evaluation"), "training", "evaluate on held-out tasks"),
+        Stage(
+            "distill",
+            ("publish", "cold_start", *names),
+            ("seed", *POLICY, "training.mopd", "training.effort", "training.rl_tasks_per_domain"),
+            "training",
+            "distil nine experts into one student",
+        ),
+        Stage(
+            "evaluate",
+            ("publish", "cold_start", *names, "distill"),
+            ("seed", *POLICY, "training.evaluation", "training.effort"),
+            "training",
+            "evaluate on held-out tasks",
+        ),
     ]
     return {stage.name: stage for stage in stages}
 
@@ -90,8 +105,14 @@ class Plan:
         """Records seen to be up to date; within one process they stay so."""
 
     @cached_property
-    def _sections(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         return self.config.model_dump(mode="json")
+
+    def _section(self, dotted: str) -> Any:
+        value: Any = self._settings
+        for part in dotted.split("."):
+            value = value[part]
+        return value
 
     def key(self, name: str) -> str | None:
         """The key a stage must have to be up to date; None while something it needs is not."""
@@ -102,7 +123,7 @@ class Plan:
             if record is None:
                 return None
             needs[needed] = record.content
-        return step_key(name, {"config": {s: self._sections[s] for s in stage.sections}, "needs": needs}, stage_code(stage.code))
+        return step_key(name, {"config": {s: self._section(s) for s in stage.sections}, "needs": needs}, stage_code(stage.code))
 
     def record(self, name: str) -> StepRecord | None:
         """The stage's record if it is finished and up to date."""

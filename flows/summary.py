@@ -28,12 +28,12 @@ def rows_of(run: RunDirectory, model: type[R]) -> list[R]:
 
 
 def funnel(run: RunDirectory) -> dict[str, int]:
-    """How many documents, nodes, passages, candidates, valid tasks, tasks after probes and published tasks."""
+    """How many nodes, documents of the corpus, passages, candidates, valid tasks, tasks after probes and published tasks."""
     corpus = run.finished("corpus")
     statuses = [row.status for row in rows_of(run, TaskRow)]
     return {
-        "documents": int(corpus.result.get("documents", 0)) if corpus else 0,
         "nodes": len({row.node_id for row in rows_of(run, NodeRow)}),
+        "documents": int(corpus.result.get("documents", 0)) if corpus else 0,
         "materials": len({row.material_sha256 for row in rows_of(run, MaterialRow)}),
         "candidates": len(statuses),
         "valid": sum(status in AFTER_VALIDATION for status in statuses),
@@ -56,7 +56,8 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         CorruptArtifactError: a table's part does not read.
     """
     cells = {(row.policy, row.domain, row.effort): row for row in rows_of(run, EvaluationRow) if row.level == 0}
-    experts, student = [], []
+    experts: list[dict[str, Any]] = []
+    student: list[dict[str, Any]] = []
     for domain in DOMAINS:
         for effort in EFFORTS:
             sft = cells.get(("cold_start", domain, effort))
@@ -107,7 +108,9 @@ def read_summary(run: RunDirectory) -> dict[str, Any]:
         if not isinstance(summary, dict) or len(summary["experts"]) != 9 or len(summary["student"]) != 9:
             raise ValueError("not nine cells")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptArtifactError(f"{run.summary} is missing or damaged ({type(error).__name__})", "run `ninefold report --name ...` to write it anew") from error
+        raise CorruptArtifactError(
+            f"{run.summary} is missing or damaged ({type(error).__name__})", "run `ninefold report --name ...` to write it anew"
+        ) from error
     return summary
 
 
@@ -117,13 +120,15 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     out = ["funnel: " + " -> ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())]
     out += ["experts (pass@1 within the budget, before -> after):"]
     out += [
-        f"  {c['domain']:<8} {c['effort']:<5} {_share(c['sft_pass'])} -> {_share(c['expert_pass'])}  tokens {_number(c['mean_tokens'])} of budget {_number(c['budget'])}"
+        f"  {c['domain']:<8} {c['effort']:<5} {_share(c['sft_pass'])} -> {_share(c['expert_pass'])}"
+        f"  tokens {_number(c['mean_tokens'])} of budget {_number(c['budget'])}"
         for c in summary["experts"]
     ]
     out += ["student against its teachers:"]
     for cell, teacher in zip(summary["student"], summary["experts"], strict=True):
         shares = f"{_share(cell['pass'])} against {_share(teacher['expert_pass'])}"
-        out.append(f"  {cell['domain']:<8} {cell['effort']:<5} {shares}  recovered {_share(cell['recovered'])}  tokens {_number(cell['mean_tokens'])}")
+        tokens = _number(cell["mean_tokens"])
+        out.append(f"  {cell['domain']:<8} {cell['effort']:<5} {shares}  recovered {_share(cell['recovered'])}  tokens {tokens}")
     out.append(f"recovered on average: {_share(summary['recovered_mean'])}")
     out.append("seconds: " + _walls(summary["wall_s"]))
     return out

@@ -16,7 +16,9 @@ from flows.workspace import StepRecord
 
 
 @flow(name="synthesize-tasks", flow_run_name="synthesize {name}", persist_result=True, result_serializer="json")
-def synthesize_tasks(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, int]:
+def synthesize_tasks(
+    name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False
+) -> dict[str, int]:
     """Returns the number of candidates; grows the graph first when it is not up to date."""
     context = begin(name, profile, config, seed, resume)
     with dask_cluster(context.config.orchestration, context.run.workspace.data / "dask"):
@@ -33,7 +35,11 @@ def synthesize(context: RunContext) -> dict[str, int]:
     def do(key: str) -> StepRecord:
         started = time.monotonic()
         jobs = plan_nodes(run, config)
-        arguments = {"corpus": context.plan.result("corpus")["corpus"], "synthesis": config.synthesis.model_dump(mode="json"), "seed": config.seed}
+        arguments = {
+            "corpus": context.plan.result("corpus")["corpus"],
+            "synthesis": config.synthesis.model_dump(mode="json"),
+            "seed": config.seed,
+        }
         shards = {
             step: (step_key(step, [key, part], ""), {**arguments, "jobs": part})
             for i, part in enumerate(cut(jobs, config.orchestration.shards))

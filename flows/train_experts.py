@@ -14,7 +14,9 @@ from flows.steps.training import configured, do_training
 
 
 @flow(name="train-experts", flow_run_name="train {name}", persist_result=True, result_serializer="json")
-def train_experts(name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False) -> dict[str, Any]:
+def train_experts(
+    name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False
+) -> dict[str, Any]:
     """Train what is not up to date; the dataset must be published."""
     context = begin(name, profile, config, seed, resume)
     need_dataset(context)
@@ -25,7 +27,8 @@ def need_dataset(context: RunContext) -> None:
     """Raise ConfigError unless the run's dataset is published and up to date."""
     if context.plan.record("publish") is None:
         raise ConfigError(
-            f"the run {context.run.name!r} has no dataset that is up to date", f"`ninefold probe --name {context.run.name} --resume` grows, writes, checks and publishes one"
+            f"the run {context.run.name!r} has no dataset that is up to date",
+            f"`ninefold probe --name {context.run.name} --resume` grows, writes, checks and publishes one",
         )
 
 
@@ -47,10 +50,19 @@ def _together(context: RunContext, todo: dict[str, str]) -> None:
     if not todo:
         return
     failure: BaseException | None = None
-    with ThreadPoolTaskRunner(max_workers=o.trainer_processes) as runner:  # type: ignore[no-untyped-call]
+    with ThreadPoolTaskRunner(max_workers=o.trainer_processes) as runner:  # type: ignore[var-annotated]
         task = configured(context.config)
         futures = {
-            stage: runner.submit(task, {"run_dir": str(context.run.root), "step": stage, "key": key, "timeout_s": o.trainer_timeout_s, "module": "flows.train_process"})
+            stage: runner.submit(
+                task,
+                {
+                    "run_dir": str(context.run.root),
+                    "step": stage,
+                    "key": key,
+                    "timeout_s": o.trainer_timeout_s,
+                    "module": "flows.train_process",
+                },
+            )
             for stage, key in todo.items()
         }
         for future in futures.values():

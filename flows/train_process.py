@@ -51,9 +51,7 @@ def run_stage(run: RunDirectory, stage: str, domain: str | None, effort: str | N
         run_dir=run.root,
         dataset_dir=run.dataset,
         corpus_dir=run.workspace.corpora / str(corpus.result["corpus"]) if corpus else None,
-        config=config.training,
-        evaluation=config.evaluation,
-        seed=config.seed,
+        config=config.training.model_copy(update={"seed": config.seed}),
     )
     if stage == "expert":
         stages.expert(context, domain, effort)

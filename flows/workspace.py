@@ -64,7 +64,9 @@ def write_text(path: Path, text: str) -> Path:
     except OSError as error:
         part.unlink(missing_ok=True)
         if error.errno == errno.ENOSPC:
-            raise DiskFullError(f"no space left while writing {path.name}", "free some space and run again; finished steps are kept") from error
+            raise DiskFullError(
+                f"no space left while writing {path.name}", "free some space and run again; finished steps are kept"
+            ) from error
         raise
     return path
 
@@ -119,7 +121,9 @@ class RunDirectory:
         """`done.json` of a step such as `grow` or `validate/shard-0003`."""
         return self.stages / step / "done.json"
 
-    def finish(self, step: str, key: str, outputs: Iterable[Path], result: Mapping[str, Any] | None = None, wall_s: float = 0.0) -> StepRecord:
+    def finish(
+        self, step: str, key: str, outputs: Iterable[Path], result: Mapping[str, Any] | None = None, wall_s: float = 0.0
+    ) -> StepRecord:
         """Record a finished step; call it last. Raises DiskFullError."""
         sizes = {str(p.relative_to(self.root)): (p.stat().st_size, file_sha256(p)) for p in sorted(outputs)}
         record = StepRecord(step, key, sizes, dict(result or {}), round(wall_s, 3), utc_now())
@@ -173,7 +177,9 @@ class Workspace:
     def run(self, name: str) -> RunDirectory:
         """The folder of a run that may or may not exist yet. Raises ConfigError for a name that is not one path part."""
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is not a run name", "use up to 64 letters, digits, '.', '_' and '-', starting with a letter or digit")
+            raise ConfigError(
+                f"{name!r} is not a run name", "use up to 64 letters, digits, '.', '_' and '-', starting with a letter or digit"
+            )
         return RunDirectory(self.runs / name)
 
     def existing(self, name: str) -> RunDirectory:
@@ -185,7 +191,10 @@ class Workspace:
         run = self.run(name)
         if not (run.root / "config.toml").is_file():
             known = sorted(p.parent.name for p in self.runs.glob("*/config.toml"))
-            raise InputError(f"there is no run {name!r} under {self.runs}", f"use one of: {', '.join(known)}" if known else "start one with `ninefold run`")
+            raise InputError(
+                f"there is no run {name!r} under {self.runs}",
+                f"use one of: {', '.join(known)}" if known else "start one with `ninefold run`",
+            )
         return run
 
     def start(self, name: str, config: RunConfig, resume: bool = False) -> RunDirectory:

@@ -66,5 +66,5 @@ def specs(rows: Sequence[TaskRow]) -> list[TaskSpec]:
 @contextmanager
 def resources(run: RunDirectory, corpus: str) -> Iterator[Resources]:
     """What environments and verifiers need in one worker process: the corpus, one sandbox for code, the vault."""
-    with CodePool(workers=1) as pool:
-        yield Resources(corpus=open_corpus(run.workspace, corpus), pool=pool, vault=Vault(run.vault))
+    with Resources(vault=Vault(run.vault), corpus=open_corpus(run.workspace, corpus), pool=CodePool(workers=1)) as shared:
+        yield shared

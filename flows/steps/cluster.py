@@ -57,11 +57,19 @@ def _local(workers: int, scratch: Path) -> Iterator[str]:
     }
     with dask.config.set(settings):
         try:
-            cluster = LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None, local_directory=str(scratch), silence_logs=logging.CRITICAL
+            cluster = LocalCluster(  # type: ignore[no-untyped-call]
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                host="127.0.0.1",
+                dashboard_address=None,
+                local_directory=str(scratch),
+                silence_logs=logging.CRITICAL,
             )
         except (OSError, TimeoutError, RuntimeError) as error:
-            raise InfrastructureError(f"the local Dask cluster did not start: {error}", "lower orchestration.dask_workers, or free memory and ports") from error
+            raise InfrastructureError(
+                f"the local Dask cluster did not start: {error}", "lower orchestration.dask_workers, or free memory and ports"
+            ) from error
         try:
             yield str(cluster.scheduler_address)
         finally:
@@ -72,7 +80,7 @@ def _check(address: str) -> None:
     from distributed import Client
 
     try:
-        Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False).close()
+        Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False).close()  # type: ignore[no-untyped-call]
     except (OSError, TimeoutError, ValueError) as error:
         fix = "start it (`dask scheduler`), correct orchestration.dask_address, or remove that key to use this machine"
         raise InfrastructureError(f"no Dask scheduler answers at {address}", fix) from error

@@ -39,7 +39,7 @@ def grow_step(run: RunDirectory, step: str, corpus: str, graph: dict[str, Any], 
         progress(len(so_far), config.max_nodes)
         log.info("grow: %d nodes", len(so_far))
 
-    with Client(dask_address, set_as_default=False) as client:
+    with Client(dask_address, set_as_default=False) as client:  # type: ignore[no-untyped-call]
         grown = grow(config.seeds, source, EmbeddedReader(), config, client.get_executor(), graph=_resume(saved), on_wave=on_wave)
     rows = grown.to_rows(run.name)
     outputs = _save(rows, lambda table: run.part(table, step))

@@ -19,7 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds the packages."""
 
 CONTRACTS = ("environments/*.py",)
-_JUDGING = ("environments/families/**/*.py", "environments/harness/**/*.py", "environments/verifiers/**/*.py", "environments/sandbox/**/*.py")
+_JUDGING = (
+    "environments/families/**/*.py",
+    "environments/harness/**/*.py",
+    "environments/verifiers/**/*.py",
+    "environments/sandbox/**/*.py",
+)
 _SEARCH = ("environments/search/**/*.py",)
 _PUBLISHING = ("tasks/dataset.py", "tasks/split.py")
 CODE: dict[str, tuple[str, ...]] = {
@@ -65,5 +70,9 @@ def _file_hash(path: Path, mtime_ns: int, size: int) -> bytes:
         return hashlib.sha256(source).digest()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [s for s in node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant) and isinstance(s.value.value, str))]
+            node.body = [
+                s
+                for s in node.body
+                if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant) and isinstance(s.value.value, str))
+            ]
     return hashlib.sha256(ast.dump(tree).encode()).digest()

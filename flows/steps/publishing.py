@@ -15,6 +15,7 @@ from environments.task import TaskSpec, content_hash
 from environments.vault import Vault
 from flows.steps import artifacts
 from flows.steps.candidates import read_candidates
+from flows.steps.hardening import read_repaired
 from flows.steps.shards import StepOutput
 from flows.summary import rows_of, tasks_by_reason, write_summary
 from flows.workspace import RunDirectory, Workspace
@@ -55,7 +56,9 @@ def publish_step(run: RunDirectory, step: str, shares: dict[str, float], seed: i
     from tasks.dataset import card, publish
     from tasks.split import split_tasks
 
-    decided = decide(read_candidates(run), rows_of(run, ValidationRow), rows_of(run, ProbeRow))
+    probed = run.finished("probe")
+    repaired = read_repaired(run, list(probed.outputs)) if probed else []
+    decided = decide([*read_candidates(run), *repaired], rows_of(run, ValidationRow), rows_of(run, ProbeRow))
     tasks = [TaskSpec.model_validate_json(row.spec_json) for row in decided if row.status == "candidate"]
     vault = Vault(run.vault)
     split = split_tasks(tasks, lambda task: answers(task, vault), shares=shares, seed=seed)  # type: ignore[arg-type]
@@ -71,13 +74,22 @@ def publish_step(run: RunDirectory, step: str, shares: dict[str, float], seed: i
 
     rows = [final(row) for row in decided]
     dropped = Counter(row.status for row in rows if row.status != "published")
+    by_split: dict[str, tuple[TaskSpec, ...]] = {str(name): members for name, members in split.by_split().items()}
     git = json.loads((run.root / "git.json").read_text())
     grown = run.finished("grow")
-    manifest = publish(split.by_split(), run.dataset, graph_version=(grown.content if grown else "")[:16], code_version=str(git["commit"])[:16], dropped=dict(dropped))
+    manifest = publish(
+        by_split,
+        run.dataset,
+        graph_version=(grown.content if grown else "")[:16],
+        code_version=str(git["commit"])[:16],
+        dropped=dict(dropped),
+    )
     table = write_rows(run.tables / TaskRow.TABLE / "tasks.parquet", TaskRow, rows)
-    counts = {name: len(members) for name, members in split.by_split().items()}
+    counts = {name: len(members) for name, members in by_split.items()}
     artifacts.markdown(f"{run.name}-dataset-card", card(manifest), "Dataset card")
-    rejected = [{"stage and reason": reason, "tasks": count} for reason, count in sorted(tasks_by_reason(rows).items(), key=lambda kv: -kv[1])[:50]]
+    rejected = [
+        {"stage and reason": reason, "tasks": count} for reason, count in sorted(tasks_by_reason(rows).items(), key=lambda kv: -kv[1])[:50]
+    ]
     artifacts.table(f"{run.name}-rejected-tasks", rejected, "Candidates that were not published")
     outputs = [run.dataset / "manifest.json", *(run.dataset / shard.file for shard in manifest.shards), table]
     return StepOutput(tuple(outputs), {"dataset_version": manifest.dataset_version, **counts})
@@ -132,7 +144,7 @@ def ask_catalog(workspace: Workspace, query: str) -> list[str]:
         result = connection.execute(query)
         names = [column[0] for column in result.description or ()]
         return ["\t".join(map(str, row)) for row in [names, *result.fetchall()]]
-    except Exception as error:  # noqa: BLE001 - the boundary: a user's SQL may fail in any way
+    except Exception as error:
         raise ConfigError(f"the query does not run: {error}", "`from catalog_guide` or docs/catalog.md shows tables and views") from error
     finally:
         connection.close()

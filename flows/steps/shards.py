@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from prefect import task
 from prefect.cache_policies import CacheKeyFnPolicy
-from prefect_dask import DaskTaskRunner
+from prefect_dask.task_runners import DaskTaskRunner
 
 from environments.errors import InfrastructureError, InputError
 from flows.config import OrchestrationSection
@@ -80,7 +80,9 @@ def do_step(run: RunDirectory, step: str, key: str, function: str, arguments: di
     Raises:
         InfrastructureError: it claims to be finished but its record is not there.
     """
-    here = run_step.with_options(retries=config.retries, retry_delay_seconds=config.retry_delay_s, timeout_seconds=config.step_timeout_s, refresh_cache=True)
+    here = run_step.with_options(
+        retries=config.retries, retry_delay_seconds=config.retry_delay_s, timeout_seconds=config.step_timeout_s, refresh_cache=True
+    )
     here(run_dir=str(run.root), step=step, key=key, function=function, arguments=arguments)
     record = run.finished(step, key)
     if record is None:
@@ -121,7 +123,9 @@ def run_shards(
                 futures = {}
                 for step in todo:
                     key, arguments = shards[step]
-                    futures[step] = runner.submit(worker, {"run_dir": str(run.root), "step": step, "key": key, "function": function, "arguments": arguments})
+                    futures[step] = runner.submit(
+                        worker, {"run_dir": str(run.root), "step": step, "key": key, "function": function, "arguments": arguments}
+                    )
                 for step, future in futures.items():
                     try:
                         future.result()
@@ -140,7 +144,9 @@ def run_shards(
     records = [run.finished(step, key) for step, (key, _) in shards.items()]
     if missing := [step for step, record in zip(shards, records, strict=True) if record is None]:
         raise InfrastructureError(
-            f"{len(missing)} of {len(shards)} shards of {stage} did not finish, first {missing[0]}: {type(failure).__name__}: {failure}"[:1500],
+            f"{len(missing)} of {len(shards)} shards of {stage} did not finish, first {missing[0]}: {type(failure).__name__}: {failure}"[
+                :1500
+            ],
             "run again with --resume; finished shards are kept",
         ) from failure
     return [record for record in records if record is not None]

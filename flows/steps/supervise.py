@@ -135,7 +135,9 @@ def run_process(
             if cancelled is not None and cancelled.is_set():
                 raise ProcessFailedError(f"{_name(argv)} was cancelled", "run again; it resumes from its last checkpoint")
             if timeout_s is not None and time.monotonic() - started > timeout_s:
-                raise ProcessFailedError(f"{_name(argv)} ran longer than {timeout_s:.0f} s", "raise orchestration.trainer_timeout_s, or run again: it resumes")
+                raise ProcessFailedError(
+                    f"{_name(argv)} ran longer than {timeout_s:.0f} s", "raise orchestration.trainer_timeout_s, or run again: it resumes"
+                )
     finally:
         # Also on KeyboardInterrupt and on the SystemExit that SIGTERM turns into; and what the child left in its group.
         stop_group(process)

@@ -42,7 +42,14 @@ def folder(run: RunDirectory, stage: str) -> Path:
     return run.training / {"distill": "mopd"}.get(stage, stage)
 
 
-@task(task_run_name="{step}", cache_policy=BY_KEY, persist_result=True, result_serializer="json", retry_condition_fn=worth_retrying, tags=["training"])
+@task(
+    task_run_name="{step}",
+    cache_policy=BY_KEY,
+    persist_result=True,
+    result_serializer="json",
+    retry_condition_fn=worth_retrying,
+    tags=["training"],
+)
 def train_step(run_dir: str, step: str, key: str, timeout_s: float, module: str = MODULE) -> dict[str, Any]:
     """Train one stage to its end unless it is done; what an interrupted process of the same key left is continued.
 
@@ -77,8 +84,19 @@ def train_step(run_dir: str, step: str, key: str, timeout_s: float, module: str 
     )
     done = json.loads((where / "done.json").read_text())
     progress(1, 1)
-    outputs = [where / "done.json", *sorted((where / "final").glob("*")), *sorted(run.tables.glob(f"*/{where.name}.parquet")), metrics_table(run, step)]
-    return run.finish(step, key, [path for path in dict.fromkeys(outputs) if path.is_file()], done if isinstance(done, dict) else {}, time.monotonic() - started).result
+    outputs = [
+        where / "done.json",
+        *sorted((where / "final").glob("*")),
+        *sorted(run.tables.glob(f"*/{where.name}.parquet")),
+        metrics_table(run, step),
+    ]
+    return run.finish(
+        step,
+        key,
+        [path for path in dict.fromkeys(outputs) if path.is_file()],
+        done if isinstance(done, dict) else {},
+        time.monotonic() - started,
+    ).result
 
 
 def claim_folder(where: Path, key: str) -> None:
@@ -91,10 +109,10 @@ def claim_folder(where: Path, key: str) -> None:
 
 
 def position(row: dict[str, Any]) -> tuple[float, float]:
-    """(done, total) of a metrics line: its `step` of its `steps`, or its `progress` of one."""
+    """(done, total) of a metrics line: its `step` of its `total`, or its `progress` of one."""
     if isinstance(row.get("progress"), int | float):
         return float(row["progress"]), 1.0
-    return float(row.get("step", 0)), float(row.get("steps", 0))
+    return float(row.get("step", 0)), float(row.get("total", 0))
 
 
 def describe(row: dict[str, Any]) -> str:
@@ -112,8 +130,14 @@ def metrics_table(run: RunDirectory, step: str) -> Path:
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
-            values |= {(row["step"], k): float(v) for k, v in row.items() if k != "step" and isinstance(v, int | float) and not isinstance(v, bool)}
-    rows = [MetricRow(run=run.name, stage=folder(run, step).name, step=n, name=name, value=value) for (n, name), value in sorted(values.items())]
+            values |= {
+                (row["step"], k): float(v)
+                for k, v in row.items()
+                if k not in ("step", "total") and isinstance(v, int | float) and not isinstance(v, bool)
+            }
+    rows = [
+        MetricRow(run=run.name, stage=folder(run, step).name, step=n, name=name, value=value) for (n, name), value in sorted(values.items())
+    ]
     return write_rows(run.part(MetricRow.TABLE, step), MetricRow, rows)
 
 
