@@ -204,7 +204,7 @@ def _quoted(text: str) -> str:
 
 def _read_part(file: Path, model: type[Row]) -> pa.Table:
     """One part with exactly the table's columns. A column with a default may be missing in a part of an older version."""
-    fix = "delete it and run the stage again, which writes it anew, or skip it with `ninefold catalog --skip-corrupt`"
+    fix = "delete it and run the stage again, which writes it anew, or build with skip_corrupt=True to leave it out"
     try:
         # The file alone: a folder named like `kind=x` must not add columns of its own.
         with pq.ParquetFile(file) as opened:

@@ -58,7 +58,9 @@ def learning_curves(connection: duckdb.DuckDBPyConnection) -> tuple[str, dict[tu
     found = {r["name"] for r in rows(connection, "SELECT DISTINCT name FROM metrics WHERE stage LIKE 'expert-%'")}
     metric = next((m for m in REWARD_METRICS if m in found), None)
     if metric is None:
-        points = rows(connection, "SELECT domain, effort, step, mean_reward AS value FROM reward_by_step WHERE stage = 'expert' ORDER BY step")
+        points = rows(
+            connection, "SELECT domain, effort, step, mean_reward AS value FROM reward_by_step WHERE stage = 'expert' ORDER BY step"
+        )
         shown = "mean reward of the recorded episodes"
     else:
         points = rows(
@@ -134,9 +136,10 @@ def traces(connection: duckdb.DuckDBPyConnection, view: str, per_domain: int = 2
         raise ValueError(f"{view!r} is neither best_traces nor worst_traces")
     return rows(
         connection,
-        f"""SELECT * EXCLUDE (token_ids) FROM (SELECT *, row_number() OVER (PARTITION BY domain, effort, actor, stage ORDER BY rank) AS turn FROM {view})
-        QUALIFY row_number() OVER (PARTITION BY domain ORDER BY actor = 'student' DESC, actor LIKE 'expert-%' DESC, actor = 'cold_start' DESC,
-            stage = 'evaluation' DESC, turn, effort = 'max' DESC, effort = 'low' DESC, actor, trajectory_id) <= ?
+        f"""SELECT * EXCLUDE (token_ids) FROM {view}
+        QUALIFY row_number() OVER (PARTITION BY domain ORDER BY actor = 'student' DESC, actor LIKE 'expert-%' DESC,
+            actor = 'cold_start' DESC, stage = 'evaluation' DESC, rank, effort = 'max' DESC, effort = 'low' DESC,
+            actor, trajectory_id) <= ?
         ORDER BY domain, actor, effort, rank, trajectory_id""",
         [per_domain],
     )
@@ -161,7 +164,8 @@ def checkpoints(connection: duckdb.DuckDBPyConnection) -> Rows:
     """Every checkpoint with how many tasks and episodes fed it."""
     return rows(
         connection,
-        """SELECT c.stage, c.domain, c.effort, c.step, c.checkpoint_id, c.parent_id, count(ct.task_id) AS tasks, sum(ct.episodes)::BIGINT AS episodes
+        """SELECT c.stage, c.domain, c.effort, c.step, c.checkpoint_id, c.parent_id, count(ct.task_id) AS tasks,
+            sum(ct.episodes)::BIGINT AS episodes
         FROM checkpoints c LEFT JOIN checkpoint_tasks ct ON ct.checkpoint_id = c.checkpoint_id
         GROUP BY ALL ORDER BY c.stage, c.domain, c.effort, c.step""",
     )

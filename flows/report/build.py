@@ -7,8 +7,10 @@ that a task's text cannot do anything but be read.
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import tomllib
@@ -39,14 +41,14 @@ def write_report(run_dir: Path, catalog: Path | None = None) -> Path:
     A stage that has not run is said to be missing; a part that cannot be read is skipped and named on the page.
 
     Args:
-        catalog: The catalogue the page tells the reader to query; by default the one of the run's workspace.
+        catalog: The catalogue whose name the page gives for further questions; by default the workspace's own.
 
     Raises:
         InputError: there is no such run.
         DiskFullError: no space left; an older report is untouched.
     """
     run_dir = Path(run_dir).absolute()
-    html = render(gather(run_dir, catalog or run_dir.parent.parent / "catalog.duckdb"))
+    html = render(gather(run_dir, Path(catalog or "catalog.duckdb").name))
     target = run_dir / "report.html"
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -61,7 +63,7 @@ def write_report(run_dir: Path, catalog: Path | None = None) -> Path:
     return target
 
 
-def gather(run_dir: Path, catalog: Path) -> dict[str, Any]:
+def gather(run_dir: Path, catalog: str) -> dict[str, Any]:
     """Everything the template shows, as plain values."""
     warnings: list[str] = []
     summary = _json(run_dir / "summary.json", warnings)
@@ -89,13 +91,13 @@ def gather(run_dir: Path, catalog: Path) -> dict[str, Any]:
             "trivial_limit": _TRIVIAL_LIMIT,
             "graph": graph_payload(nodes, edges) if nodes else None,
             "graph_counts": (len(nodes), len(edges)),
-            "deepest": [{**n, "aliases": ", ".join(n["aliases"][:3])} for n in nodes if n["seed"]],
+            "seeds": [{**n, "aliases": ", ".join(n["aliases"][:3])} for n in nodes if n["seed"]],
             "checks": ask.validation_by_check(connection),
             "probes": ask.probes_by_class(connection),
-            "best": ask.traces(connection, "best_traces"),
-            "worst": ask.traces(connection, "worst_traces"),
+            "best": sorted(ask.traces(connection, "best_traces"), key=_cell_order),
+            "worst": sorted(ask.traces(connection, "worst_traces"), key=_cell_order),
             "wall": _wall(summary),
-            "checkpoints": ask.checkpoints(connection),
+            "checkpoints": sorted(ask.checkpoints(connection), key=_cell_order),
             "versions": dict(sorted(_mapping(summary, "versions").items())),
             "catalog": catalog,
         }
@@ -106,11 +108,17 @@ def render(page: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(share=_share, number=_number, seconds=_seconds, pct=_percent, transcript=markup.transcript, evidence=markup.evidence)
+    environment.filters.update(
+        share=_share, number=_number, seconds=_seconds, pct=_percent, transcript=markup.transcript, evidence=markup.evidence
+    )
     script = (_HERE / "graph.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html.jinja").render(
-        page, style=Markup((_HERE / "style.css").read_text()), script=Markup(script), script_sha256=digest, graph_json=_inline_json(page["graph"])
+        page,
+        style=Markup((_HERE / "style.css").read_text()),
+        script=Markup(script),
+        script_sha256=digest,
+        graph_json=_inline_json(page["graph"]),
     )
 
 
@@ -171,10 +179,8 @@ def _mapping(value: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _identity(run_dir: Path, row: dict[str, Any] | None, warnings: list[str]) -> dict[str, Any]:
     """Name, profile, seed, versions and times; from the run's row, else from the files it started with."""
     config: dict[str, Any] = {}
-    try:
+    with contextlib.suppress(OSError, tomllib.TOMLDecodeError):  # a run without a readable config.toml still has a report
         config = tomllib.loads((run_dir / "config.toml").read_text())
-    except (OSError, tomllib.TOMLDecodeError):
-        pass  # a run without a readable config.toml still has a report
     commit = _json(run_dir / "git.json", warnings).get("commit", "")
     version = ""
     try:
@@ -215,7 +221,15 @@ def _funnel(counts: dict[str, Any] | None, summary: dict[str, Any]) -> list[dict
         for name, n in steps:
             if n is not None:
                 bars.append({"group": group, "name": name, "count": n, "share": n / top if top else 0.0})
-    bars.append({"group": "Splits", "name": "splits", "count": 0, "share": 0.0, "splits": {s: counts[s] for s in ("train", "validation", "heldout")}})
+    bars.append(
+        {
+            "group": "Splits",
+            "name": "splits",
+            "count": 0,
+            "share": 0.0,
+            "splits": {s: counts[s] for s in ("train", "validation", "heldout")},
+        }
+    )
     return bars
 
 
@@ -265,8 +279,9 @@ def _tiles(experts: Mapping[Any, dict[str, Any]], student: Mapping[Any, dict[str
 
 
 def _tokens(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """By domain: mean tokens by effort for experts and student, and the budget; on one axis."""
+    """By domain and effort: mean output tokens of experts and student, on one axis; and what of them counts against the budget."""
     domains: dict[str, dict[str, dict[str, float]]] = {}
+    counted: dict[str, dict[str, dict[str, float]]] = {}
     for row in found:
         who = row["policy"] if row["policy"] in ("student", "cold_start") else "experts"
         if who == "cold_start":
@@ -274,21 +289,35 @@ def _tokens(found: list[dict[str, Any]]) -> dict[str, Any]:
         cell = domains.setdefault(row["domain"], {})
         cell.setdefault(who, {})[row["effort"]] = row["mean_tokens"]
         if row["budget"] > 0:
-            cell.setdefault("budget", {})[row["effort"]] = row["budget"]
+            counts = counted.setdefault(row["domain"], {"experts": {}, "student": {}, "budget": {}})
+            counts[who][row["effort"]] = row["mean_effort_tokens"]
+            counts["budget"][row["effort"]] = row["budget"]
     top = markup.round_up(max((v for d in domains.values() for s in d.values() for v in s.values()), default=0.0))
     lines: dict[str, dict[str, Markup]] = {}
     for domain, series in domains.items():
         for who, values in series.items():
             points = [(1.0 + 2.0 * i, values[e]) for i, e in enumerate(EFFORTS) if e in values]
             lines.setdefault(domain, {})[who] = markup.polyline(points, 6.0, top, f"line {who}")
-    ordered = {d: {w: _rises([s.get(e) for e in EFFORTS]) for w, s in series.items() if w != "budget"} for d, series in domains.items()}
-    return {"domains": domains, "lines": lines, "top": top, "ordered": ordered}
+    ordered = {d: {w: _rises([s.get(e) for e in EFFORTS]) for w, s in series.items()} for d, series in domains.items()}
+    return {"domains": domains, "counted": counted, "lines": lines, "top": top, "ordered": ordered}
+
+
+def _cell_order(row: Mapping[str, Any]) -> tuple[object, ...]:
+    """Stages, domains and efforts in the order the whole page uses; what is unknown comes last."""
+    efforts = [*EFFORTS, ""]
+    return (
+        str(row["stage"]),
+        DOMAINS.index(row["domain"]) if row["domain"] in DOMAINS else len(DOMAINS),
+        efforts.index(row["effort"]) if row["effort"] in efforts else len(efforts),
+        row.get("rank", 0),
+        row.get("step", 0),
+    )
 
 
 def _rises(values: list[float | None]) -> bool | None:
     """Whether values strictly rise; None when one is missing."""
     known = [v for v in values if v is not None]
-    return None if len(known) < len(values) else all(a < b for a, b in zip(known, known[1:], strict=False))
+    return None if len(known) < len(values) else all(a < b for a, b in itertools.pairwise(known))
 
 
 def _policies(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,8 +18,9 @@
   let scale = 1, dx = 0, dy = 0, chosen = -1, over = -1, matches = new Set(), frame = 0;
 
   const size = () => ({ w: canvas.clientWidth, h: canvas.clientHeight });
-  const unit = () => Math.min(size().w, size().h) / 2 - 14;
-  const place = (n) => ({ x: size().w / 2 + dx + n.x * unit() * scale, y: size().h / 2 + dy + n.y * unit() * scale });
+  // A wide box is filled with an ellipse, but never one so flat that rings are hard to see.
+  const units = () => { const { w, h } = size(), y = h / 2 - 14, x = w / 2 - 14; return { x: Math.min(x, y * 1.5), y: Math.min(y, x * 1.5) }; };
+  const place = (n) => { const u = units(); return { x: size().w / 2 + dx + n.x * u.x * scale, y: size().h / 2 + dy + n.y * u.y * scale }; };
   const radius = (n) => (n.s ? 6 : 2.6) + Math.min(5, Math.sqrt(n.p) * 1.1) + Math.min(2, scale / 4);
 
   function draw() {
@@ -82,7 +83,7 @@
   function choose(i, centre) {
     chosen = i;
     const n = nodes[i];
-    if (centre) { scale = Math.max(scale, 2.2); dx = -n.x * unit() * scale; dy = -n.y * unit() * scale; }
+    if (centre) { scale = Math.max(scale, 2.2); dx = -n.x * units().x * scale; dy = -n.y * units().y * scale; }
     info.replaceChildren(element("h3", n.n));
     if (n.a) info.append(element("p", "also: " + n.a));
     const names = { node: nodes.find((m) => m.b === n.b && m.l <= 1) };

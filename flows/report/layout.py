@@ -28,27 +28,30 @@ def graph_payload(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[st
     tree.add_node("")  # stands above the seeds
     for n in kept:
         tree.add_edge(parent.get(n["node_id"], ""), n["node_id"])
-    leaves: dict[str, float] = {}
+    leaves: dict[str, int] = {}
     for name in nx.dfs_postorder_nodes(tree, ""):
-        # The square root keeps a bushy branch from squeezing the others into slivers.
-        leaves[name] = max(1.0, sum(leaves[c] for c in tree.successors(name)) ** 0.9)
+        leaves[name] = max(1, sum(leaves[c] for c in tree.successors(name)))
     angle: dict[str, float] = {}
     span: dict[str, tuple[float, float]] = {"": (-math.pi / 2, 1.5 * math.pi)}
     for name in nx.dfs_preorder_nodes(tree, ""):
         start, end = span[name]
         angle[name] = (start + end) / 2
         children = sorted(tree.successors(name))
-        total = sum(leaves[c] for c in children)
-        for child in children:
-            width = (end - start) * leaves[child] / total
+        # A power below 1 keeps a bushy branch from squeezing its neighbours into slivers.
+        weights = [leaves[c] ** 0.75 for c in children]
+        for child, weight in zip(children, weights, strict=True):
+            width = (end - span[name][0]) * weight / sum(weights)
             span[child] = (start, start + width)
             start += width
-    depth = max(level.values(), default=0)
+    rings = _rings([level[n["node_id"]] for n in kept])
     index = {n["node_id"]: i for i, n in enumerate(kept)}
+    at = {name: (rings[n] * math.cos(angle[name]), rings[n] * math.sin(angle[name])) for name, n in level.items()}
+    left, right = min(x for x, _ in at.values()), max(x for x, _ in at.values())
+    top, bottom = min(y for _, y in at.values()), max(y for _, y in at.values())
     out = []
     for n in kept:
         name = n["node_id"]
-        radius = (level[name] + 0.6) / (depth + 0.6)
+        x, y = at[name]
         out.append(
             {
                 "n": str(n["name"])[:120],
@@ -61,8 +64,25 @@ def graph_payload(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[st
                 "r": str(n["reason"])[:200],
                 "c": int(n["candidates"]),
                 "p": int(n["published"]),
-                "x": round(radius * math.cos(angle[name]), 4),
-                "y": round(radius * math.sin(angle[name]), 4),
+                "x": _fit(x, left, right),
+                "y": _fit(y, top, bottom),
             }
         )
     return {"nodes": out, "edges": [[index[a], index[b]] for a, b in pairs], "left_out": len(nodes) - len(kept)}
+
+
+def _fit(value: float, low: float, high: float) -> float:
+    """From [low, high] to [-1, 1], so that the picture fills its box."""
+    return round(2 * (value - low) / (high - low) - 1, 4) if high - low > 1e-9 else 0.0
+
+
+def _rings(levels: Sequence[int]) -> dict[int, float]:
+    """Radius of each level's ring: half by its number, half by the area its nodes need, so that full rings get room."""
+    depth, total = max(levels, default=0), len(levels)
+    rings, inside = {}, 0
+    for ring in range(depth + 1):
+        here = sum(n == ring for n in levels)
+        even, by_area = (ring + 1) / (depth + 1), ((inside + here) / total) ** 0.5
+        rings[ring] = (even + by_area) / 2
+        inside += here
+    return rings

@@ -61,11 +61,11 @@ def thin(points: Sequence[tuple[int, float]], most: int = 120) -> list[tuple[int
 
 
 def smooth(points: Sequence[tuple[int, float]], window: int = 5) -> list[tuple[int, float]]:
-    """Centred moving mean over `window` points, shorter at the ends."""
-    half = window // 2
+    """Centred moving mean over at most `window` points; it narrows towards the ends, so that these are shown where they are."""
     out = []
     for i, (x, _) in enumerate(points):
-        near = points[max(0, i - half) : i + half + 1]
+        half = min(window // 2, i, len(points) - 1 - i)
+        near = points[i - half : i + half + 1]
         out.append((x, sum(y for _, y in near) / len(near)))
     return out
 

@@ -124,6 +124,7 @@ SELECT
     e.pass_rate - c.pass_rate AS gain,
     c.mean_tokens AS sft_tokens,
     e.mean_tokens,
+    e.mean_effort_tokens,
     e.budget,
     e.checkpoint_id
 FROM evaluations e
@@ -152,6 +153,7 @@ SELECT
     s.pass_low AS student_low,
     s.pass_high AS student_high,
     s.mean_tokens,
+    s.mean_effort_tokens,
     s.budget,
     CASE WHEN g.gain >= 0.05 THEN (s.pass_rate - g.sft_pass) / g.gain END AS recovered,
     s.checkpoint_id

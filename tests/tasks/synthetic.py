@@ -48,7 +48,7 @@ def synthetic_rows(run: str = "synthetic", nodes: int = 240, tasks: int = 360, s
 
     graph: list[r.NodeRow] = []
     for i in range(nodes):
-        parents = [] if i < len(SEEDS) else rng.sample(graph, k=1 if i < 30 or rng.random() < 0.85 else 2)
+        parents = [] if i < len(SEEDS) else rng.sample(graph[:70], k=1 if i < 30 or rng.random() < 0.85 else 2)
         level = 1 + max((p.level for p in parents), default=-1)
         name = SEEDS[i] if i < len(SEEDS) else f"{rng.choice(WORDS)} {rng.choice(WORDS)} {i}"
         node_id = f"n{i:04d}"
