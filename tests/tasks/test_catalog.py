@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -325,3 +326,11 @@ def test_a_run_in_memory_has_the_same_views(workspace, opened):
             here = connection.execute(f"SELECT * FROM {view} ORDER BY ALL").fetchall()
             assert here == opened.execute(f"SELECT * FROM {view} WHERE run = 'two' ORDER BY ALL").fetchall()
             assert here
+
+
+def test_every_statement_of_the_guide_runs(opened):
+    guide = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text()
+    statements = [s for block in re.findall(r"```sql\n(.*?)```", guide, re.S) for s in block.split(";") if s.strip()]
+    assert len(statements) >= 8
+    for statement in statements:
+        opened.execute(statement).fetchall()
