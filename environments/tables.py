@@ -26,7 +26,8 @@ def arrow_schema(model: type[Row]) -> pa.Schema:
     """The Arrow schema of a row model; `X | None` becomes a nullable column."""
     fields = []
     for name, info in model.model_fields.items():
-        annotation, nullable = info.annotation, False
+        annotation: object = info.annotation
+        nullable = False
         if isinstance(annotation, types.UnionType):
             (annotation,) = [a for a in typing.get_args(annotation) if a is not type(None)]
             nullable = True
