@@ -24,6 +24,7 @@ from kg.seeds import DEFAULT_SEEDS
 from training.config import TrainingConfig
 
 PROFILES_DIR = Path(__file__).parent / "profiles"
+DEFAULT_SELECTION = "SELECT task_id FROM tasks WHERE status = 'published' AND split = 'train' ORDER BY task_id"
 Layer = tuple[str, Mapping[str, Any]]
 """(where it comes from, its keys)."""
 
@@ -59,6 +60,13 @@ class DatasetSection(Frozen):
         return self
 
 
+class SelectionSection(Frozen):
+    """Which training tasks reinforcement learning uses: SQL over the run's own tables."""
+
+    query: str = DEFAULT_SELECTION
+    """Its first column holds task ids; only published training tasks among them count."""
+
+
 class OrchestrationSection(Frozen):
     """How the work is spread and retried."""
 
@@ -91,6 +99,7 @@ class RunConfig(Frozen):
     synthesis: SynthesisSection = SynthesisSection()
     hardening: HardeningConfig = HardeningConfig()
     dataset: DatasetSection = DatasetSection()
+    selection: SelectionSection = SelectionSection()
     training: TrainingConfig = TrainingConfig()
     orchestration: OrchestrationSection = OrchestrationSection()
 

@@ -38,21 +38,23 @@ EXPERTS: tuple[tuple[str, str], ...] = tuple((d, e) for e in ("max", "high", "lo
 """The nine cells in training order: every `max` first, since `high` and `low` branch from an early checkpoint of it."""
 
 
-POLICY = ("training.policy", "training.rows")
+_POLICY = ("seed", "training.policy", "training.rows")
+_BEFORE = ("publish", "select", "cold_start", "budgets")
+_TASKS = ("training.effort", "training.rl_tasks_per_domain")
 
 
 def _stages() -> dict[str, Stage]:
     experts = [
         Stage(
             expert(domain, effort),
-            ("publish", "cold_start") if effort == "max" else ("publish", "cold_start", expert(domain, "max")),
-            ("seed", *POLICY, "training.effort", "training.expert", "training.rl_tasks_per_domain"),
+            _BEFORE if effort == "max" else (*_BEFORE, expert(domain, "max")),
+            (*_POLICY, *_TASKS, "training.expert"),
             "training",
             f"train the {domain} expert at effort {effort}",
         )
         for domain, effort in EXPERTS
     ]
-    names = tuple(stage.name for stage in experts)
+    nine = (*_BEFORE, *(stage.name for stage in experts))
     stages = [
         Stage("corpus", (), ("corpus",), "corpus", "index the documents"),
         Stage("grow", ("corpus",), ("seed", "graph"), "grow", "grow the concept graph"),
@@ -60,22 +62,12 @@ def _stages() -> dict[str, Stage]:
         Stage("validate", ("corpus", "synthesize"), ("hardening",), "validate", "check every task by execution"),
         Stage("probe", ("corpus", "synthesize", "validate"), ("hardening",), "probe", "try exploits on every valid task"),
         Stage("publish", ("grow", "synthesize", "validate", "probe"), ("seed", "dataset"), "publish", "split and publish the dataset"),
-        Stage("cold_start", ("corpus", "publish"), ("seed", *POLICY, "training.sft"), "training", "train the cold start"),
+        Stage("select", ("publish",), ("selection",), "select", "choose the tasks of reinforcement learning"),
+        Stage("cold_start", ("corpus", "publish"), (*_POLICY, "training.sft"), "training", "train the cold start"),
+        Stage("budgets", ("select", "cold_start"), (*_POLICY, *_TASKS), "training", "measure the effort budgets on the cold start"),
         *experts,
-        Stage(
-            "distill",
-            ("publish", "cold_start", *names),
-            ("seed", *POLICY, "training.mopd", "training.effort", "training.rl_tasks_per_domain"),
-            "training",
-            "distil nine experts into one student",
-        ),
-        Stage(
-            "evaluate",
-            ("publish", "cold_start", *names, "distill"),
-            ("seed", *POLICY, "training.evaluation", "training.effort"),
-            "training",
-            "evaluate on held-out tasks",
-        ),
+        Stage("distill", nine, (*_POLICY, *_TASKS, "training.mopd"), "training", "distil nine experts into one student"),
+        Stage("evaluate", (*nine, "distill"), (*_POLICY, *_TASKS, "training.evaluation"), "training", "evaluate on held-out tasks"),
     ]
     return {stage.name: stage for stage in stages}
 
@@ -87,7 +79,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "validate": ("validate",),
     "probe": ("probe",),
     "publish": ("publish",),
-    "train": ("cold_start", *(expert(d, e) for d, e in EXPERTS)),
+    "train": ("cold_start", "budgets", *(expert(d, e) for d, e in EXPERTS)),
     "distill": ("distill",),
     "evaluate": ("evaluate",),
     "run": ("evaluate",),

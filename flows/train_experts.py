@@ -10,6 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from environments.errors import ConfigError, InputError
 from flows.context import RunContext, begin
 from flows.stages import EXPERTS, expert
+from flows.steps.shards import do_step
 from flows.steps.training import configured, do_training
 
 
@@ -33,9 +34,12 @@ def need_dataset(context: RunContext) -> None:
 
 
 def train(context: RunContext) -> dict[str, Any]:
-    """Cold start first; then every `max`; `high` and `low` as soon as their `max` is done."""
+    """Cold start and budgets first; then every `max`; `high` and `low` as soon as their `max` is done."""
     run, config = context.run, context.config
+    query = {"query": config.selection.query}
+    context.ensure("select", lambda key: do_step(run, "select", key, "flows.steps.publishing:select_step", query, config.orchestration))
     done: dict[str, Any] = {"cold_start": context.ensure("cold_start", lambda key: do_training(run, "cold_start", key, config)).result}
+    done["budgets"] = context.ensure("budgets", lambda key: do_training(run, "budgets", key, config)).result
     rounds = [[expert(d, e) for d, e in EXPERTS if e == "max"], [expert(d, e) for d, e in EXPERTS if e != "max"]]
     for stages in rounds:
         todo = {stage: key for stage in stages if context.plan.record(stage) is None and (key := context.plan.key(stage))}

@@ -17,7 +17,7 @@ from environments.errors import InputError, NinefoldError
 from environments.task import DOMAINS, EFFORTS
 from flows.workspace import RunDirectory
 
-STAGES = ("cold_start", "expert", "mopd", "evaluate")
+STAGES = ("cold_start", "budgets", "expert", "mopd", "evaluate")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,20 +43,26 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_stage(run: RunDirectory, stage: str, domain: str | None, effort: str | None) -> None:
     """Build the stage's context and call it; importing torch is left to here."""
+    from environments.resources import Resources
+    from environments.sandbox import CodePool
+    from environments.vault import Vault
+    from flows.steps.corpus import open_corpus
     from training import stages
+    from training.context import StageContext
 
     config = run.config()
     corpus = run.finished("corpus")
-    context = stages.StageContext(
-        run_dir=run.root,
-        dataset_dir=run.dataset,
-        corpus_dir=run.workspace.corpora / str(corpus.result["corpus"]) if corpus else None,
-        config=config.training.model_copy(update={"seed": config.seed}),
-    )
-    if stage == "expert":
-        stages.expert(context, domain, effort)
-    else:
-        getattr(stages, stage)(context)
+    if corpus is None:
+        raise InputError(f"the run {run.name!r} has no corpus", "run `ninefold run --resume`")
+    settings = config.training.model_copy(update={"seed": config.seed})
+    with Resources(
+        vault=Vault(run.vault), corpus=open_corpus(run.workspace, str(corpus.result["corpus"])), pool=CodePool(workers=1)
+    ) as resources:
+        context = StageContext(run_dir=run.root, config=settings, resources=resources)
+        if stage == "expert":
+            stages.expert(context, domain, effort)
+        else:
+            getattr(stages, stage)(context)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "validate": (*CONTRACTS, *_SEARCH, *_JUDGING, "environments/hardening/**/*.py"),
     "probe": (*CONTRACTS, *_SEARCH, *_JUDGING, "environments/hardening/**/*.py"),
     "publish": (*CONTRACTS, *_PUBLISHING),
+    "select": ("tasks/catalog.py", "tasks/sql/*"),
     "training": (*CONTRACTS, *_SEARCH, *_JUDGING, "training/**/*.py", "kernels/**/*.py", "!training/sglang_cpu/**/*.py"),
 }
 """Which source files decide the result of which step; a pattern behind `!` leaves files out again."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from environments.errors import ConfigError
 from environments.records import ProbeRow, TaskRow, ValidationRow
 from environments.tables import write_rows
 from environments.task import TaskSpec, content_hash
@@ -18,7 +19,7 @@ from flows.steps.candidates import read_candidates
 from flows.steps.hardening import read_repaired
 from flows.steps.shards import StepOutput
 from flows.summary import rows_of, tasks_by_reason, write_summary
-from flows.workspace import RunDirectory, Workspace
+from flows.workspace import RunDirectory, Workspace, write_json
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,31 @@ def publish_step(run: RunDirectory, step: str, shares: dict[str, float], seed: i
     return StepOutput(tuple(outputs), {"dataset_version": manifest.dataset_version, **counts})
 
 
+def select_step(run: RunDirectory, step: str, query: str) -> StepOutput:
+    """Ask the run's tables which training tasks RL uses; the query and its answer stay with the run.
+
+    Raises:
+        ConfigError: the query does not run, or names no published training task.
+    """
+    from tasks.catalog import load_run
+
+    connection = load_run(run.root)
+    try:
+        named = {str(row[0]) for row in connection.execute(query).fetchall()}
+    except Exception as error:
+        raise ConfigError(
+            f"selection.query does not run: {error}", "correct it; the tables and views are those of the catalogue"
+        ) from error
+    finally:
+        connection.close()
+    published = [row.task_id for row in rows_of(run, TaskRow) if row.status == "published" and row.split == "train"]
+    chosen = sorted(task_id for task_id in published if task_id in named)
+    if not chosen:
+        raise ConfigError("selection.query names no published training task", "widen it, or remove it to use them all")
+    file = write_json(run.training / "selection.json", {"query": query, "task_ids": chosen})
+    return StepOutput((file,), {"tasks": len(chosen)})
+
+
 def answers(task: TaskSpec, vault: Vault) -> set[str]:
     """What must not recur across splits: the task's hidden payload as a whole, together with what is asked for."""
     return {content_hash([task.kind, vault.get(task.hidden_verifier.sha256)])}
@@ -136,7 +162,6 @@ def build_catalog(workspace: Workspace) -> Path:
 
 def ask_catalog(workspace: Workspace, query: str) -> list[str]:
     """Rows of a query as tab-separated lines, the column names first. Raises ConfigError for SQL that does not run."""
-    from environments.errors import ConfigError
     from tasks.catalog import open_catalog
 
     connection = open_catalog(workspace.catalog)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import time
@@ -13,14 +14,15 @@ from typing import Any
 
 from prefect import task
 
-from environments.records import MetricRow
+from environments.errors import CorruptArtifactError
+from environments.records import CheckpointRow, CheckpointTaskRow, MetricRow
 from environments.tables import write_rows
 from flows.config import RunConfig
 from flows.stages import STAGES
 from flows.steps.artifacts import Progress
 from flows.steps.shards import BY_KEY, worth_retrying
 from flows.steps.supervise import run_process
-from flows.workspace import RunDirectory, StepRecord, write_text
+from flows.workspace import RunDirectory, StepRecord, utc_now, write_text
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ def stage_arguments(stage: str) -> list[str]:
 
 def folder(run: RunDirectory, stage: str) -> Path:
     """Where the training process of a stage writes."""
-    return run.training / {"distill": "mopd"}.get(stage, stage)
+    return run.training / {"distill": "student"}.get(stage, stage)
 
 
 @task(
@@ -61,7 +63,9 @@ def train_step(run_dir: str, step: str, key: str, timeout_s: float, module: str 
     if record := run.finished(step, key):
         return record.result
     where = folder(run, step)
-    claim_folder(where, key)
+    if claim_folder(where, key):
+        for part in own_parts(run, where.name):
+            part.unlink()
     started = time.monotonic()
     progress = Progress(f"{run.name}-{step}", STAGES[step].says if step in STAGES else step)
     said = 0.0
@@ -82,30 +86,68 @@ def train_step(run_dir: str, step: str, key: str, timeout_s: float, module: str 
         env={**os.environ, **THREADS},
         timeout_s=timeout_s,
     )
-    done = json.loads((where / "done.json").read_text())
+    done = read_done(where)
     progress(1, 1)
-    outputs = [
-        where / "done.json",
-        *sorted((where / "final").glob("*")),
-        *sorted(run.tables.glob(f"*/{where.name}.parquet")),
-        metrics_table(run, step),
+    tables = [*own_parts(run, where.name), metrics_table(run, step), *checkpoint_tables(run, step, done)]
+    outputs = [where / "done.json", *(path for path in sorted((where / "final").glob("*")) if path.is_file()), *tables]
+    figures = {k: v for k, v in done.items() if isinstance(v, int | float | str)}
+    return run.finish(step, key, dict.fromkeys(outputs), figures, time.monotonic() - started).result
+
+
+def read_done(where: Path) -> dict[str, Any]:
+    """What the process said in `done.json`. Raises CorruptArtifactError when it is not there or not a JSON object."""
+    path = where / "done.json"
+    try:
+        done = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        fix = f"delete {where} and run again with --resume"
+        raise CorruptArtifactError(f"{path} is missing or not JSON ({type(error).__name__})", fix) from error
+    if not isinstance(done, dict):
+        raise CorruptArtifactError(f"{path} is not a JSON object", f"delete {where} and run again with --resume")
+    return done
+
+
+def own_parts(run: RunDirectory, name: str) -> list[Path]:
+    """Table parts that the training process of a stage wrote: `<stage>.parquet` and `<stage>-<step>.parquet`."""
+    return sorted(path for path in run.tables.glob(f"*/{name}*.parquet") if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.stem))
+
+
+def checkpoint_tables(run: RunDirectory, step: str, done: dict[str, Any]) -> list[Path]:
+    """Rows of the sealed checkpoint and of the tasks that fed it, from `done.json`; nothing for stages without weights."""
+    if not done.get("checkpoint_id"):
+        return []
+    published = run.finished("publish")
+    where, identity = folder(run, step), str(done["checkpoint_id"])
+    row = CheckpointRow(
+        run=run.name,
+        checkpoint_id=identity,
+        parent_id=str(done.get("parent_id", "")),
+        stage={"distill": "mopd"}.get(step, step.split("-")[0]),
+        domain=str(done.get("domain", "")),
+        effort=str(done.get("effort", "")),
+        step=int(done.get("steps", 0)),
+        path=str((where / "final").relative_to(run.workspace.root)),
+        dataset_version=str(published.result["dataset_version"]) if published else "",
+        created_at=utc_now(),
+    )
+    fed = done.get("fed", {})
+    tasks = [CheckpointTaskRow(run=run.name, checkpoint_id=identity, task_id=task, episodes=int(n)) for task, n in sorted(fed.items())]
+    return [
+        write_rows(run.part(CheckpointRow.TABLE, f"{step}-sealed"), CheckpointRow, [row]),
+        write_rows(run.part(CheckpointTaskRow.TABLE, f"{step}-sealed"), CheckpointTaskRow, tasks),
     ]
-    return run.finish(
-        step,
-        key,
-        [path for path in dict.fromkeys(outputs) if path.is_file()],
-        done if isinstance(done, dict) else {},
-        time.monotonic() - started,
-    ).result
 
 
-def claim_folder(where: Path, key: str) -> None:
-    """Keep a folder that was begun under the same key, so that its process resumes; delete one of another key."""
+def claim_folder(where: Path, key: str) -> bool:
+    """Keep a folder that was begun under the same key, so that its process resumes; delete one of another key. True when new."""
     stamp = where / "key.txt"
-    if where.exists() and (not stamp.is_file() or stamp.read_text().strip() != key):
+    if stamp.is_file() and stamp.read_text().strip() == key:
+        return False
+    if where.exists():
         log.info("%s was begun with other inputs or code: it is trained anew", where.name)
         shutil.rmtree(where)
     write_text(stamp, key + "\n")
+    return True
 
 
 def position(row: dict[str, Any]) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from environments.errors import ConfigError
 from flows.config import RunConfig, config_from_toml, load_config, profiles, to_toml
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from environments.errors import ConfigError
 from environments.task import DOMAINS, EFFORTS
 from flows.config import RunConfig, load_config
@@ -59,6 +60,9 @@ def test_every_pattern_of_every_stage_matches_real_code() -> None:
             assert list(keys.ROOT.glob(pattern.removeprefix("!"))), f"{stage}: {pattern} matches nothing"
 
 
+UNTIL_PUBLISH = {"corpus", "grow", "synthesize", "validate", "probe", "publish"}
+
+
 def finish_all(run: RunDirectory, config: RunConfig) -> None:
     for name in STAGES:
         key = Plan(run, config).key(name)
@@ -95,11 +99,15 @@ def test_a_key_waits_for_what_it_needs(tmp_path: Path) -> None:
         ({"orchestration": {"shards": 3}}, set(STAGES)),
         ({"training": {"evaluation": {"samples": 9}}}, set(STAGES) - {"evaluate"}),
         ({"training": {"mopd": {"steps": 9}}}, set(STAGES) - {"distill", "evaluate"}),
+        ({"training": {"expert": {"lr": 1.0}}}, UNTIL_PUBLISH | {"select", "cold_start", "budgets"}),
+        ({"selection": {"query": "SELECT 1"}}, UNTIL_PUBLISH | {"cold_start"}),
         ({"hardening": {"reference_runs": 9}}, {"corpus", "grow", "synthesize"}),
         ({"graph": {"max_nodes": 9}}, {"corpus"}),
     ],
 )
-def test_a_change_of_the_configuration_makes_anew_only_what_it_touches(change: dict[str, dict[str, object]], kept: set[str], tmp_path: Path) -> None:
+def test_a_change_of_the_configuration_makes_anew_only_what_it_touches(
+    change: dict[str, dict[str, object]], kept: set[str], tmp_path: Path
+) -> None:
     run, config = RunDirectory(tmp_path / "runs" / "r"), load_config()
     finish_all(run, config)
     assert done(run, config) == set(STAGES)

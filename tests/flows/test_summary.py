@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from environments.errors import CorruptArtifactError
 from environments.records import EvaluationRow, TaskRow
 from environments.tables import write_rows
@@ -55,7 +56,14 @@ def test_cells_come_from_the_rows_of_their_own_domain_and_effort(run: RunDirecto
     experts = {(c["domain"], c["effort"]): c for c in summary["experts"]}
     student = {(c["domain"], c["effort"]): c for c in summary["student"]}
     assert len(experts) == len(student) == 9
-    assert experts["general", "max"] == {"domain": "general", "effort": "max", "sft_pass": 0.4, "expert_pass": 0.8, "mean_tokens": 40.5, "budget": 60.0}
+    assert experts["general", "max"] == {
+        "domain": "general",
+        "effort": "max",
+        "sft_pass": 0.4,
+        "expert_pass": 0.8,
+        "mean_tokens": 40.5,
+        "budget": 60.0,
+    }
     assert student["general", "max"]["pass"] == 0.76
     assert student["general", "max"]["recovered"] == pytest.approx(0.9)
     assert experts["coding", "max"]["expert_pass"] is None
@@ -69,8 +77,12 @@ def test_the_funnel_counts_tasks_by_the_stage_they_reached(run: RunDirectory) ->
     assert funnel == {"nodes": 0, "documents": 12, "materials": 0, "candidates": 6, "valid": 4, "after_probes": 3, "published": 2}
 
 
-@pytest.mark.parametrize(("sft", "teacher", "student", "share"), [(0.2, 0.6, 0.7, 1.25), (0.2, 0.6, 0.1, -0.25), (0.2, 0.24, 0.9, None), (None, 0.6, 0.7, None)])
-def test_the_recovered_share_is_unclipped_and_null_without_a_gain(sft: float | None, teacher: float, student: float, share: float | None) -> None:
+@pytest.mark.parametrize(
+    ("sft", "teacher", "student", "share"), [(0.2, 0.6, 0.7, 1.25), (0.2, 0.6, 0.1, -0.25), (0.2, 0.24, 0.9, None), (None, 0.6, 0.7, None)]
+)
+def test_the_recovered_share_is_unclipped_and_null_without_a_gain(
+    sft: float | None, teacher: float, student: float, share: float | None
+) -> None:
     assert module.recovered_share(sft, teacher, student) == (pytest.approx(share) if share is not None else None)
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from environments.errors import ConfigError, DiskFullError, InputError, RunExistsError
 from flows import workspace as module
 from flows.config import RunConfig, load_config
@@ -85,7 +86,10 @@ def test_a_step_is_reused_exactly_while_key_and_outputs_hold(tmp_path: Path) -> 
     assert run.finished("grow", "key") is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"step": "grow"}', '{"outputs": {"x": 3}, "step": "", "key": "", "result": {}, "wall_s": 0, "finished_at": ""}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"step": "grow"}', '{"outputs": {"x": 3}, "step": "", "key": "", "result": {}, "wall_s": 0, "finished_at": ""}'],
+)
 def test_a_corrupt_manifest_means_the_step_is_done_again(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = RunDirectory(tmp_path / "runs" / "r")
     finished_step(run)
