@@ -63,6 +63,12 @@ def sandbox_python() -> tuple[str, str | None]:
     raise MissingDependencyError(f"the sandbox's user cannot reach {prefix} and there is no /usr/bin/python3", "apt-get install -y python3")
 
 
+@cache
+def server_source(name: str) -> str:
+    """Text of one of the programs that run as process 1; read once, so that nothing on disk is needed later."""
+    return Path(__file__).with_name(name).read_text()
+
+
 def root_arguments() -> list[str]:
     """Read-only /usr with the usual links, and the interpreter's own prefix."""
     arguments = ["--ro-bind", "/usr", "/usr"]
@@ -109,6 +115,12 @@ class BoxProcess:
     inner_pid: int
     inner_pidfd: int
     owner_pid: int
+    errors: int
+    """Reads what bubblewrap complains about; the sandbox may still fail to come up after it has a process."""
+
+    def complaint(self) -> str:
+        """What bubblewrap said so far, for an error message."""
+        return _read_until_eof(self.errors, 0.2).decode(errors="replace").strip()[-300:] if self.errors >= 0 else ""
 
     def alive(self) -> bool:
         """True while process 1 of the sandbox lives."""
@@ -126,7 +138,8 @@ class BoxProcess:
         poller.register(self.inner_pidfd, select.POLLIN)
         poller.poll(10_000)
         os.close(self.inner_pidfd)
-        self.inner_pidfd = -1
+        os.close(self.errors)
+        self.inner_pidfd = self.errors = -1
         try:
             self.outer.wait(5)
         except subprocess.TimeoutExpired:
@@ -215,7 +228,7 @@ def start_box(arguments: Sequence[str], command: Sequence[str], *, stdin: int, s
     try:
         text = _read_until_eof(info_read, _START_S)
         inner_pid = int(json.loads(text)["child-pid"])
-        return BoxProcess(outer, inner_pid, os.pidfd_open(inner_pid), os.getpid())
+        return BoxProcess(outer, inner_pid, os.pidfd_open(inner_pid), os.getpid(), os.dup(error_read))
     except (ValueError, KeyError, OSError) as error:
         outer.kill()
         outer.wait()
@@ -237,20 +250,19 @@ def _read_until_eof(fd: int, timeout_s: float) -> bytes:
 def available() -> str:
     """Empty when sandboxes work on this machine, else the reason with the exact fix; found by starting one."""
     try:
-        box = start_box(
-            [*root_arguments(), "--proc", "/proc", "--dev", "/dev"],
-            [sandbox_python()[0], "-I", "-S", "-c", "pass"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        box.kill()
+        command = [sandbox_python()[0], "-I", "-S", "-c", "print('up')"]
+        arguments = [*root_arguments(), "--proc", "/proc", "--dev", "/dev"]
+        box = start_box(arguments, command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            code = box.outer.wait(_START_S)
+            said = box.complaint() if code else ""
+        finally:
+            box.kill()
     except (MissingDependencyError, SandboxError) as error:
         return str(error)
-    return (
-        ""
-        if box.outer.returncode in (0, -signal.SIGKILL, 128 + signal.SIGKILL)
-        else f"bubblewrap ended with {box.outer.returncode}. Fix: {_USERNS}"
-    )
+    except subprocess.TimeoutExpired:
+        return f"a sandbox did not start within {_START_S} s. Fix: run on a less busy machine"
+    return f"bubblewrap ended with {code}: {said}. Fix: {_USERNS}" if code else ""
 
 
 def require() -> None:

@@ -17,11 +17,10 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 from environments.errors import SandboxError
-from environments.sandbox.bubblewrap import BoxProcess, require, root_arguments, sandbox_python, start_box
+from environments.sandbox.bubblewrap import BoxProcess, require, root_arguments, sandbox_python, server_source, start_box
 from environments.sandbox.seccomp import pure_code_filter
 
 _CALL = struct.Struct("<BxxxIddI")
@@ -66,7 +65,7 @@ class _Worker:
     def __init__(self) -> None:
         self.owner_pid = os.getpid()
         python, _ = sandbox_python()
-        source = Path(__file__).with_name("fork_server.py").read_text()
+        source = server_source("fork_server.py")
         control_in, self.control = os.pipe()
         self.done, control_out = os.pipe()
         payload_in, self.payload = os.pipe()
@@ -104,8 +103,9 @@ class _Worker:
             if self._read_done(_GRACE_S)[0] != _READY:
                 raise _WorkerDied("it did not start")
         except _WorkerDied as error:
+            said = self._box.complaint()
             self.kill()
-            raise SandboxError(f"a code sandbox did not come up ({error})", "see `ninefold doctor`") from error
+            raise SandboxError(f"a code sandbox did not come up: {said or error}", "see `ninefold doctor`") from error
 
     def kill(self) -> None:
         """Kill the sandbox and close its pipes; in a forked copy of the owner only the pipes are closed."""

@@ -315,6 +315,8 @@ def main() -> None:
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
+    # Python installs a handler for SIGINT; the kernel shields process 1 only from signals without one.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     write_all(host_out, FRAME.pack(2, 0) + b"{}")
     while True:

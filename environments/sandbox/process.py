@@ -17,14 +17,13 @@ import time
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from environments.errors import BadArgumentsError, SandboxError
 from environments.protocols import Capabilities, ExecResult
-from environments.sandbox.bubblewrap import BoxProcess, require, root_arguments, sandbox_python, start_box
+from environments.sandbox.bubblewrap import BoxProcess, require, root_arguments, sandbox_python, server_source, start_box
 
 _FRAME = struct.Struct(">II")
 _WORKSPACE = "/workspace"
@@ -92,7 +91,7 @@ class ProcessSandbox:
         for name, value in variables.items():
             arguments += ["--setenv", name, value]
         arguments += ["--chdir", _WORKSPACE, "--remount-ro", "/dev", "--remount-ro", "/"]
-        source = Path(__file__).with_name("exec_server.py").read_text()
+        source = server_source("exec_server.py")
         theirs_in, requests = os.pipe()
         answers, theirs_out = os.pipe()
         try:
@@ -107,9 +106,10 @@ class ProcessSandbox:
         sandbox = cls(config, box, requests, answers)
         try:
             sandbox._receive(_GRACE_S)
-        except SandboxError:
+        except (SandboxError, OSError) as error:
+            said = box.complaint()
             sandbox.close()
-            raise
+            raise SandboxError(f"a sandbox did not come up: {said or error}", "see `ninefold doctor`") from error
         return sandbox
 
     def __enter__(self) -> Self:
