@@ -38,7 +38,7 @@ setup-system:
 $(VENV)/.stamp: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) is missing. Fix: apt-get install python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 # sglang's pins differ from the trainer's, so it lives in an environment of its own and is spoken to over HTTP.
@@ -46,9 +46,9 @@ setup-sglang: $(SGLANG_VENV)/.stamp  ## make .venv-sglang with a CPU sglang serv
 
 $(SGLANG_VENV)/.stamp: training/sglang_cpu/requirements.txt $(wildcard training/sglang_cpu/plugin/pyproject.toml training/sglang_cpu/plugin/*/*.py)
 	test -x $(SGLANG_VENV)/bin/python || $(PYTHON) -m venv $(SGLANG_VENV)
-	$(SGLANG_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r training/sglang_cpu/requirements.txt
-	$(SGLANG_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==$(SGLANG_VERSION)
-	$(SGLANG_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./training/sglang_cpu/plugin
+	$(SGLANG_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r training/sglang_cpu/requirements.txt
+	$(SGLANG_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps sglang==$(SGLANG_VERSION)
+	$(SGLANG_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall ./training/sglang_cpu/plugin
 	@touch $@
 
 run: setup  ## the whole pipeline; a second call resumes (PROFILE=, NAME=, RUN_ARGS=)
