@@ -8,7 +8,7 @@ from environments.task import Frozen
 
 
 class HardeningConfig(Frozen):
-    """How thorough the gate is. The defaults cost some 40 sandbox calls for a coding task and none for another."""
+    """How thorough the gate is. The defaults cost some 36 sandbox calls for a coding task and none for another."""
 
     run: str = Field(default="", description="Name of the run, written into every row")
     reference_runs: int = Field(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from environments.errors import CorruptArtifactError
@@ -17,6 +18,7 @@ from environments.hardening.attempt import Attempt, MakeEnvironment, Replay, rep
 from environments.hardening.config import HardeningConfig
 from environments.records import ValidationRow
 from environments.resources import Resources
+from environments.sandbox.code_pool import RememberingPool
 from environments.task import TaskSpec
 from environments.verdict import Verdict
 from environments.verifiers import judge, judge_payload, verifier_for
@@ -31,7 +33,7 @@ def validate(
     """All checks of one task, a row each; the task is sound when every row is `ok`.
 
     Sandbox calls for a coding task: the reference's own and one a verdict, `reference_runs` times; 3 for malformed
-    submissions; one for each spoiled payload and outcome (at most 9).
+    submissions; 1 for all spoiled payloads; 1 for each spoiled outcome (4). With the defaults, 14.
 
     Raises:
         InfrastructureError: a machine part failed; nothing is known about the task.
@@ -79,8 +81,9 @@ def validate(
         outcome = runs[0].outcome
         spoil = getattr(verifier, "mutations", None)
         payloads = spoil(payload) if spoil else []
+        once = replace(resources, pool=RememberingPool(resources.pool))  # the same outcome each time: only the payloads differ
         for name, spoiled in payloads:
-            check(f"mutation:{name}", "fail", lambda spoiled=spoiled: [_seen(judge_payload(task, outcome, spoiled, resources))])  # type: ignore[misc]
+            check(f"mutation:{name}", "fail", lambda spoiled=spoiled: [_seen(judge_payload(task, outcome, spoiled, once))])  # type: ignore[misc]
         if not payloads:
             check("mutation:none", "fail", list)
         spoil = getattr(verifier, "wrong_outcomes", None)
@@ -124,8 +127,9 @@ def _try(task: TaskSpec, resources: Resources, make: MakeEnvironment, *, say: st
 
 def _malformed(task: TaskSpec, resources: Resources, make: MakeEnvironment) -> Iterable[tuple[str, Any]]:
     """Rubbish as the answer, after calls that do not exist or carry the wrong arguments; the environment must survive all of it."""
-    takes_text = Attempt(task, resources, make).submit_argument is not None
-    for i, text in enumerate(MALFORMED if takes_text else MALFORMED[:1]):
+    argument = Attempt(task, resources, make).submit_argument
+    texts = MALFORMED[:1] if argument is None else MALFORMED[:3] if argument == "source" else MALFORMED
+    for i, text in enumerate(texts):
         attempt = Attempt(task, resources, make)
         if i == 0:
             attempt.call("no_such_tool", x=1)

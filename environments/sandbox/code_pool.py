@@ -282,6 +282,25 @@ class CodePool:
                     worker.kill()
 
 
+class RememberingPool(CodePool):
+    """Passes each distinct call on to `pool` once and answers repetitions from memory.
+
+    For judging *one* submission against several payloads; never for asking whether a submission answers the same again.
+    """
+
+    def __init__(self, pool: CodePool) -> None:
+        super().__init__(pool.workers)
+        self._pool = pool
+        self._known: dict[str, CallResult] = {}
+
+    def call(self, source: str, entry: str, inputs: Sequence[Sequence[Any]], timeout_s: float = 1.0, memory_mb: int = 256) -> CallResult:
+        """As `CodePool.call`."""
+        key = json.dumps([source, entry, inputs, timeout_s, memory_mb])
+        if key not in self._known:
+            self._known[key] = self._pool.call(source, entry, inputs, timeout_s, memory_mb)
+        return self._known[key]
+
+
 def _result(count: int, record: tuple[int, int, float, float], answer: bytes, output: bytes, overflow: str) -> CallResult:
     """Turn the raw answer into values. Whatever is not exactly the agreed lines, in order, is a 'protocol' error."""
     status, code, cpu_s, wall_s = record

@@ -295,6 +295,17 @@ def test_a_pickled_pool_is_an_empty_pool_of_the_same_size() -> None:
             assert copy.call("def solve():\n    return 2\n", "solve", [[]]).outputs == [2]
 
 
+def test_a_remembering_pool_asks_once(pool: CodePool) -> None:
+    source = "import os\ndef solve():\n    return os.urandom(8).hex()\n"
+    remembering = module.RememberingPool(pool)
+    before = pool.calls
+    first = remembering.call(source, "solve", [[]])
+    assert remembering.call(source, "solve", [[]]) == first
+    assert pool.calls == before + 1
+    assert remembering.call(source, "solve", [[]], timeout_s=0.9) != first
+    assert pool.calls == before + 2
+
+
 def test_close_kills_and_a_later_call_starts_again() -> None:
     pool = CodePool(1)
     pool.call("def solve():\n    return 1\n", "solve", [[]])
