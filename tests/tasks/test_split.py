@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,24 +48,50 @@ def test_order_does_not_matter_and_the_seed_does(tasks):
     assert any(split_tasks(tasks, number_answer, seed=s).branches != first.branches for s in range(2, 6))
 
 
+HALVES = {"train": 0.5, "validation": 0.0, "heldout": 0.5}
+
+
 def test_reasons_name_what_leaked_and_where():
-    shares = {"train": 0.5, "validation": 0.0, "heldout": 0.5}
     a = [make_task(i, branch="a") for i in range(4)]
-    b = [
-        make_task(10, branch="b", materials=["m1"]),
-        make_task(11, branch="b", documents=["d2"]),
-        make_task(12, branch="b"),
-        make_task(13, branch="b"),
-    ]
-    answers = {make_task(3, branch="a").task_id: {"487"}, b[2].task_id: {"487"}}
+    leaking = [make_task(10, branch="b", materials=["m1"]), make_task(11, branch="b", documents=["d2"])]
+    b = [*leaking, make_task(12, branch="b"), make_task(13, branch="b")]
+    answers = {a[3].task_id: {"487"}, b[2].task_id: {"487"}}
     # Conflicts make one split cheaper, but two branches and two wanted splits leave no choice: an empty split costs more.
-    result = split_tasks(a + b, lambda t: answers.get(t.task_id, set()), shares=shares)
-    held_branch = "b" if result.branches["b"] == "heldout" else "a"
+    result = split_tasks(a + b, lambda t: answers.get(t.task_id, set()), shares=HALVES, protect_train=True)
     assert len(result.heldout) == 1
-    assert result.heldout[0].provenance.branch == held_branch
+    assert result.branches[result.heldout[0].provenance.branch] == "heldout"
     assert sorted(d.reason.split(":")[0] for d in result.dropped) == ["answer", "document", "passage"]
     train_ids = {t.task_id for t in result.train}
-    assert all(d.split == "heldout" and d.reason.split("training task ")[1].split(" ")[0] in train_ids for d in result.dropped)
+    assert all(d.split == "heldout" and d.reason.split("train task ")[1] in train_ids for d in result.dropped)
+
+
+def test_the_cheaper_side_of_a_conflict_goes():
+    """One held-out task against many training tasks goes; many held-out tasks against one training task stay."""
+    popular = [make_task(i, branch="a", documents=["popular"]) for i in range(30)]
+    rare = [make_task(100, branch="a", documents=["rare"])]
+    other = [make_task(200, branch="b", documents=["popular"])] + [make_task(201 + i, branch="b", documents=["rare"]) for i in range(20)]
+    shares = {"train": 0.6, "validation": 0.0, "heldout": 0.4}
+    result = split_tasks(popular + rare + other, lambda t: set(), shares=shares)
+    assert result.branches == {"a": "train", "b": "heldout"}
+    assert {d.task.task_id for d in result.dropped} == {rare[0].task_id, other[0].task_id}
+    assert (len(result.train), len(result.heldout)) == (30, 20)
+    kept = split_tasks(popular + rare + other, lambda t: set(), shares=shares, protect_train=True)
+    assert (len(kept.train), len(kept.heldout)) == (31, 0)
+
+
+def test_shared_documents_all_over_the_graph_leave_every_split_usable():
+    rng = random.Random(0)
+    domains = ("general", "agent", "coding")
+    tasks = [
+        make_task(i, domain=domains[i % 3], branch=f"b{rng.randrange(60)}", materials=[], documents=[f"d{rng.randrange(1200)}"])
+        for i in range(1500)
+    ]
+    result = split_tasks(tasks, number_answer)
+    for domain in domains:
+        counts = {s: sum(t.domain == domain for t in members) for s, members in result.by_split().items()}
+        assert counts["heldout"] >= 25
+        assert counts["validation"] >= 15
+        assert counts["train"] >= 250
 
 
 def test_branches_that_share_passages_are_kept_together():
@@ -100,8 +128,8 @@ task_parts = st.tuples(
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.lists(task_parts, max_size=40), st.integers(0, 5), st.booleans())
-def test_nothing_leaks_and_nothing_is_lost(parts, seed, twice):
+@given(st.lists(task_parts, max_size=40), st.integers(0, 5), st.booleans(), st.booleans())
+def test_nothing_leaks_and_nothing_is_lost(parts, seed, twice, protect):
     tasks, answers = [], {}
     for i, (domain, branch, materials, documents, answer) in enumerate(parts):
         task = make_task(
@@ -110,7 +138,13 @@ def test_nothing_leaks_and_nothing_is_lost(parts, seed, twice):
         tasks.append(task)
         answers[task.task_id] = {str(a) for a in answer}
     given_tasks = tasks + tasks[:2] if twice else tasks
-    result = split_tasks(given_tasks, lambda t: answers[t.task_id], shares={"train": 0.6, "validation": 0.2, "heldout": 0.2}, seed=seed)
+    result = split_tasks(
+        given_tasks,
+        lambda t: answers[t.task_id],
+        shares={"train": 0.6, "validation": 0.2, "heldout": 0.2},
+        seed=seed,
+        protect_train=protect,
+    )
 
     ends_up = [t.task_id for s in result.by_split().values() for t in s] + [d.task.task_id for d in result.dropped]
     assert sorted(ends_up) == sorted(t.task_id for t in given_tasks)
@@ -128,5 +162,6 @@ def test_nothing_leaks_and_nothing_is_lost(parts, seed, twice):
     for drop in result.dropped:
         assert drop.reason
         if not drop.reason.startswith("duplicate"):
-            assert drop.split != "train"
-            assert facts(drop.task) & trained, "dropped without need"
+            kept = result.train if drop.split != "train" else result.validation + result.heldout
+            assert any(facts(drop.task) & facts(t) for t in kept), "dropped without need"
+            assert not (protect and drop.split == "train")
