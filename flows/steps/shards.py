@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from distributed import wait
 from prefect import task
 from prefect.cache_policies import CacheKeyFnPolicy
 from prefect_dask.task_runners import DaskTaskRunner
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 RESUBMISSIONS = 3
 """How often shards lost with their worker are submitted again before the stage gives up."""
+RESTART_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -116,22 +118,17 @@ def run_shards(
     failure: BaseException | None = None
     if todo:
         with dask_cluster(config, run.workspace.data / "dask") as address, DaskTaskRunner(address=address) as runner:
-            worker = run_step.with_options(
-                retries=config.retries, retry_delay_seconds=config.retry_delay_s, timeout_seconds=config.shard_timeout_s, refresh_cache=True
-            )
+            worker = run_step.with_options(retries=config.retries, retry_delay_seconds=config.retry_delay_s, refresh_cache=True)
             for _ in range(1 + RESUBMISSIONS):
                 futures = {}
                 for step in todo:
                     key, arguments = shards[step]
-                    futures[step] = runner.submit(
-                        worker, {"run_dir": str(run.root), "step": step, "key": key, "function": function, "arguments": arguments}
-                    )
-                for step, future in futures.items():
-                    try:
-                        future.result()
-                    except InputError:
-                        raise
-                    except Exception as error:  # noqa: BLE001 - the boundary: whatever a shard died of, the disk says whether it is done
+                    parameters = {"run_dir": str(run.root), "step": step, "key": key, "function": function, "arguments": arguments}
+                    futures[step] = runner.submit(worker, parameters)
+                for step, error in _as_they_end(futures, runner, config.shard_timeout_s):
+                    if isinstance(error, InputError):
+                        raise error
+                    if error is not None:
                         failure = error
                         log.warning("%s failed (%s: %.300s)", step, type(error).__name__, error)
                         continue
@@ -150,6 +147,36 @@ def run_shards(
             "run again with --resume; finished shards are kept",
         ) from failure
     return [record for record in records if record is not None]
+
+
+def _as_they_end(futures: Mapping[str, Any], runner: DaskTaskRunner, timeout_s: float) -> Iterator[tuple[str, BaseException | None]]:
+    """(step, what it died of or None) as shards end.
+
+    Python cannot interrupt a thread that hangs. When no shard ends for `timeout_s`, the workers that hold one are restarted, and
+    all that had not ended count as failed.
+    """
+    pending = dict(futures)
+    while pending:
+        try:
+            with runner.client.as_current():
+                wait([future.wrapped_future for future in pending.values()], timeout=timeout_s, return_when="FIRST_COMPLETED")
+        except TimeoutError:
+            keys = {future.wrapped_future.key for future in pending.values()}
+            stuck = [worker for worker, running in runner.client.processing().items() if keys & set(running)]
+            runner.client.cancel([future.wrapped_future for future in pending.values()], force=True)
+            runner.client.restart_workers(stuck, timeout=RESTART_TIMEOUT_S, raise_for_error=False)
+            error = InfrastructureError(
+                f"no shard ended for {timeout_s:.0f} s", "raise orchestration.shard_timeout_s, or use more and smaller shards"
+            )
+            yield from ((step, error) for step in pending)
+            return
+        for step in [step for step, future in pending.items() if future.wrapped_future.done()]:
+            try:
+                pending.pop(step).result()
+            except Exception as error:  # noqa: BLE001 - the boundary: whatever a shard died of, the disk says whether it is done
+                yield step, error
+            else:
+                yield step, None
 
 
 def _resolve(function: str) -> Callable[..., StepOutput]:

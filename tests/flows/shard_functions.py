@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from environments.errors import ConfigError, SandboxError
@@ -35,6 +36,12 @@ def dies_once(run: RunDirectory, step: str, number: int) -> StepOutput:
     """Number 2 takes its whole worker process with it, the first time."""
     if _note(run, step) == 1 and number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
+    return _write(run, step, number)
+
+
+def hangs_once(run: RunDirectory, step: str, number: int) -> StepOutput:
+    if _note(run, step) == 1 and number == 0:
+        time.sleep(600)
     return _write(run, step, number)
 
 
