@@ -239,9 +239,16 @@ def start_box(arguments: Sequence[str], command: Sequence[str], *, stdin: int, s
         os.close(error_read)
 
 
+def readable(fd: int, timeout_s: float) -> bool:
+    """Wait until `fd` can be read (or is at its end); False after `timeout_s`. Unlike select(2), for descriptors of any number."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(max(0, int(timeout_s * 1000))))
+
+
 def _read_until_eof(fd: int, timeout_s: float) -> bytes:
     chunks = []
-    while select.select([fd], [], [], timeout_s)[0] and (chunk := os.read(fd, 65536)):
+    while readable(fd, timeout_s) and (chunk := os.read(fd, 65536)):
         chunks.append(chunk)
     return b"".join(chunks)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from environments.errors import SandboxError
-from environments.sandbox.bubblewrap import BoxProcess, require, root_arguments, sandbox_python, server_source, start_box
+from environments.sandbox.bubblewrap import BoxProcess, readable, require, root_arguments, sandbox_python, server_source, start_box
 from environments.sandbox.seccomp import pure_code_filter
 
 _CALL = struct.Struct("<BxxxIddI")
@@ -118,7 +118,7 @@ class _Worker:
     def _read_done(self, timeout_s: float) -> tuple[int, int, float, float]:
         record = b""
         while len(record) < _DONE.size:
-            if not select.select([self.done], [], [], timeout_s)[0]:
+            if not readable(self.done, timeout_s):
                 raise _WorkerDied("it fell silent")
             chunk = os.read(self.done, _DONE.size - len(record))
             if not chunk:

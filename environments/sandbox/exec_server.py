@@ -282,7 +282,9 @@ def do_exec(request: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes
         kill_family(process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-        select.select([pidfd], [], [], 5)
+        dead = select.poll()
+        dead.register(pidfd, select.POLLIN)
+        dead.poll(5_000)
     for fd in output:
         for _ in range(64):  # what it had written; a background child that holds the pipe may go on for ever
             if not take(fd):

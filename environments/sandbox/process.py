@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import struct
 import threading
@@ -23,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from environments.errors import BadArgumentsError, SandboxError
 from environments.protocols import Capabilities, ExecResult
-from environments.sandbox.bubblewrap import BoxProcess, require, root_arguments, sandbox_python, server_source, start_box
+from environments.sandbox.bubblewrap import BoxProcess, readable, require, root_arguments, sandbox_python, server_source, start_box
 
 _FRAME = struct.Struct(">II")
 _WORKSPACE = "/workspace"
@@ -280,7 +279,7 @@ class ProcessSandbox:
     def _read(self, size: int, deadline: float) -> bytes:
         data = bytearray()
         while len(data) < size:
-            if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not readable(self._answers, deadline - time.monotonic()):
                 raise SandboxError(f"sandbox {self.sandbox_id} fell silent", "create another")
             chunk = os.read(self._answers, min(size - len(data), _MIB))
             if not chunk:

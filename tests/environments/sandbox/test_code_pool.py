@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from environments.errors import SandboxError
 from environments.sandbox import CodePool
@@ -111,6 +115,39 @@ def test_what_is_written_into_the_answer_is_at_most_a_value(pool: CodePool, writ
 def test_closing_every_descriptor_is_no_answer(pool: CodePool) -> None:
     result = pool.call("import os\ndef solve(x):\n    os.closerange(0, 256)\n    return 1\n", "solve", [[1]])
     assert (result.error_kind, result.outputs) == ("protocol", [None])
+
+
+def test_only_the_agreed_descriptors_are_open_whatever_their_numbers_outside() -> None:
+    source = (
+        "import os\ndef solve():\n    found = []\n    for fd in range(4096):\n        try: os.fstat(fd)\n"
+        "        except OSError: continue\n        found.append(fd)\n    return found\n"
+    )
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[1], 4_096), limits[1]))
+    read, write = os.pipe()
+    spare = [fcntl.fcntl(read, fcntl.F_DUPFD, n) for n in range(3, 1_100)]
+    try:
+        with CodePool(1) as crowded:
+            assert crowded.call(source, "solve", [[]]).outputs == [[0, 1, 2, 4]]
+            assert min(next(iter(crowded._live))._ours) > 1_024  # where select(2) would fail
+    finally:
+        for fd in (read, write, *spare):
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@given(
+    st.lists(
+        st.sampled_from([b'{"v": 1}\n', b'{"end": true}\n', b'{"e": "x", "k": "exception"}\n', b"{}\n", b"\n", b"[", b"\xff"])
+        | st.binary(max_size=20)
+    )
+)
+def test_any_answer_gives_one_output_and_one_error_an_input(pieces: list[bytes]) -> None:
+    result = module._result(2, (module._EXITED, 0, 0.0, 0.0), b"".join(pieces), b"", "")
+    assert len(result.outputs) == len(result.errors) == 2
+    assert bool(result.error) == bool(result.error_kind) == any(result.errors)
+    if not result.error:
+        assert b"".join(pieces).count(b"\n") == 3
 
 
 def test_threads_work_and_the_standard_library_is_there(pool: CodePool) -> None:

@@ -81,7 +81,6 @@ def test_files_of_the_host_are_out_of_reach(box: ProcessSandbox, tmp_path: Path)
         "/root",
         "/home",
         "/var",
-        "/work",
         "/mnt",
         "/srv",
         "/boot",
