@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,18 +195,16 @@ def test_what_is_missing_is_named_with_the_command(monkeypatch: pytest.MonkeyPat
         bubblewrap.available.cache_clear()
 
 
-def test_refused_user_namespaces_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
-    fake.chmod(0o755)
-    tmp_path.chmod(0o755)
-    for folder in tmp_path.parents:
-        if folder.stat().st_uid == os.getuid() and folder != Path("/tmp"):
-            folder.chmod(0o755) if folder.is_relative_to("/tmp/") else None
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    bubblewrap.available.cache_clear()
-    try:
-        assert "No permissions to create new namespace" in available()
-        assert "sysctl -w kernel.unprivileged_userns_clone=1" in available()
-    finally:
+def test_refused_user_namespaces_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # where user nobody can reach it
+        Path(folder).chmod(0o755)
+        fake = Path(folder, "bwrap")
+        fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+        fake.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
         bubblewrap.available.cache_clear()
+        try:
+            assert "No permissions to create new namespace" in available()
+            assert "sysctl -w kernel.unprivileged_userns_clone=1" in available()
+        finally:
+            bubblewrap.available.cache_clear()
