@@ -6,6 +6,7 @@ The numbers follow simple formulas with seeded noise, so that catalogue and repo
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -39,7 +40,12 @@ def _id(*parts: object) -> str:
 
 
 def synthetic_rows(run: str = "synthetic", nodes: int = 240, tasks: int = 360, seed: int = 7) -> dict[type[r.Row], list[r.Row]]:
-    """Rows of all seventeen tables of one run."""
+    """Rows of all seventeen tables of one run. The lists are the caller's own."""
+    return {model: list(rows) for model, rows in _made(run, nodes, tasks, seed).items()}
+
+
+@functools.cache
+def _made(run: str, nodes: int, tasks: int, seed: int) -> dict[type[r.Row], list[r.Row]]:
     rng = random.Random(seed)
     rows: dict[type[r.Row], list[r.Row]] = {model: [] for model in r.ROW_MODELS}
 
