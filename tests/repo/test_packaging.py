@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,30 @@ def test_the_console_script_is_there(project: dict[str, Any]) -> None:
     module, _, attribute = project["project"]["scripts"]["ninefold"].partition(":")
     program = f"import importlib; assert callable(getattr(importlib.import_module({module!r}), {attribute!r}))"
     subprocess.run([sys.executable, "-c", program], check=True, cwd="/", timeout=120)
+
+
+@pytest.mark.slow
+def test_a_built_wheel_holds_every_module_and_data_file(repo_root: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    skipped = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+    for folder in FOLDERS:
+        shutil.copytree(repo_root / folder, source / folder, ignore=skipped)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        if (repo_root / name).exists():
+            shutil.copy(repo_root / name, source)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)],
+        check=True,
+        timeout=300,
+    )
+    (wheel,) = tmp_path.glob("ninefold-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+    for folder, package in FOLDERS.items():
+        for path in (source / folder).rglob("*"):
+            inside = path.relative_to(source / folder).as_posix()
+            if path.is_file() and "/build/" not in f"/{inside}" and "egg-info" not in inside:
+                assert f"{package}/{inside}" in held
 
 
 @pytest.mark.slow
