@@ -38,6 +38,10 @@ _MAX_TERMS = 16
 _ENOUGH = 3
 """Documents with all terms that make those with only some of them unnecessary (and those are the slow part)."""
 _SNIPPET_CHARS = 200
+_SNIPPET_READS = 2000
+_SNIPPET_PIECES = 12
+"""Characters and sentences of a document's head among which a snippet is chosen: it is made for every hit, so it must be cheap."""
+_PIECE = re.compile(r"\n\s*\n|(?<=[.!?])\s+(?=[A-Z])")
 _STOPWORDS = """
 a an and are as at be by can do does for from has have how if in into is it its of on or should that the their then there these this to
 was what when where which who why will with you your
@@ -108,12 +112,14 @@ def snippet(text: str, query_terms: Iterable[str], limit: int = _SNIPPET_CHARS) 
     about, the document itself says the details.
     """
     body = text.split("\n", 1)[1] if "\n" in text.strip() else text
-    pieces = [p for p in (re.sub(r"\s+", " ", p).strip() for p in re.split(r"\n\s*\n|(?<=[.!?])\s+(?=[A-Z])", body[:6000])) if len(p) > 2]
+    pieces = [p for p in _PIECE.split(body[:_SNIPPET_READS].strip()) if len(p) > 2][:_SNIPPET_PIECES]
     if not pieces:
-        return re.sub(r"\s+", " ", text)[:limit].strip()
-    wanted = set(query_terms)
-    best = max(range(len(pieces)), key=lambda i: (len(wanted & set(terms(pieces[i]))), -i))
-    return pieces[best] if len(pieces[best]) <= limit else pieces[best][: limit - 3].rstrip() + "..."
+        return " ".join(text.split())[:limit].strip()
+    wanted = list(dict.fromkeys(query_terms))
+    lowered = [p.lower() for p in pieces]
+    best = max(range(len(pieces)), key=lambda i: (sum(t in lowered[i] for t in wanted), -i))
+    piece = " ".join(pieces[best].split())
+    return piece if len(piece) <= limit else piece[: limit - 3].rstrip() + "..."
 
 
 class Corpus:
@@ -251,7 +257,7 @@ class Corpus:
         hits = []
         for row, score in rows:
             document_id, title, text, source = self._query(
-                "SELECT document_id, title, substr(text, 1, 8000), source FROM documents WHERE rowid = ?", (row,)
+                "SELECT document_id, title, substr(text, 1, 2500), source FROM documents WHERE rowid = ?", (row,)
             )[0]
             hits.append(Hit(document_id, title, snippet(strip_links(text, source), query_terms), score))
         return hits

@@ -329,10 +329,18 @@ def _package_documents(root: Path, top: str, source: str, licence: str) -> Itera
             yield _document(name, f"module {name}", modules[name].doc, source, licence)
     for title, definition in package.titled():
         if len(definition.doc) >= MIN_DOC_CHARS:
-            yield _document(title, definition.signature, definition.doc, source, licence)
+            yield _document(title, definition.signature, definition.doc + _origin(title, definition), source, licence)
         for method in definition.methods:
             if len(method.doc) >= MIN_DOC_CHARS:
-                yield _document(f"{title}.{method.name}", method.signature, method.doc, source, licence)
+                yield _document(f"{title}.{method.name}", method.signature, f"{method.doc}\n\nMethod of {title}.", source, licence)
+
+
+def _origin(title: str, definition: _Definition) -> str:
+    """Names the public module an object was defined in, where its title does not: that places it in the package's own order."""
+    parts = definition.module.split(".")
+    private = next((i for i, part in enumerate(parts) if part.startswith("_")), len(parts))
+    module = ".".join(parts[:private])
+    return "" if title.rpartition(".")[0] == module or not title.startswith(f"{parts[0]}.") else f"\n\nDefined in {module}."
 
 
 def _document(title: str, signature: str, doc: str, source: str, licence: str) -> Document:

@@ -1,0 +1,292 @@
+"""The concept graph: a DAG, coarse -> fine, acyclic by construction, with one node a concept and its evidence beside it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import networkx as nx
+
+from environments.protocols import Evidence, Proposal
+from environments.records import Row
+from kg.concept import FAILED, Concept, Edge, Passage, Reject, concept_id
+from kg.equivalence import name_key, split_abbreviation
+from kg.order import CycleFoundError, TopologicalOrder
+
+_STRONGER = 0.1
+"""By how much a new edge's confidence must exceed the weakest edge of the cycle it would close, to replace it."""
+_MAX_NAME = 100
+_RELATIONS = frozenset({"narrower", "broader", "equivalent", "related"})
+
+
+class ConceptGraph:
+    """Concepts and edges over a networkx `DiGraph` of concept ids.
+
+    Invariants: no cycle; no two nodes with a name or alias in common; seeds have no parents and every other node has
+    at least one, so that every node is reachable from a seed.
+    """
+
+    def __init__(self) -> None:
+        self.digraph: nx.DiGraph = nx.DiGraph()
+        self.rejects: list[Reject] = []
+        self._order = TopologicalOrder(self.digraph)
+        self._names: dict[str, str] = {}
+        self._rejected: set[Reject] = set()
+
+    # --- looking up ---
+
+    def __len__(self) -> int:
+        return int(self.digraph.number_of_nodes())
+
+    def __contains__(self, concept_id: object) -> bool:
+        return concept_id in self.digraph
+
+    def __iter__(self) -> Iterator[Concept]:
+        """Concepts in the order they were added."""
+        return (data["concept"] for _, data in self.digraph.nodes(data=True))
+
+    def concept(self, node: str) -> Concept:
+        """The concept of an id. Raises KeyError when there is none."""
+        found: Concept = self.digraph.nodes[node]["concept"]
+        return found
+
+    def edge(self, coarse: str, fine: str) -> Edge:
+        """The edge between two ids. Raises KeyError when there is none."""
+        found: Edge = self.digraph.edges[coarse, fine]["edge"]
+        return found
+
+    def edges(self) -> Iterator[tuple[str, str, Edge]]:
+        """(coarse, fine, edge), each node's parents in the order they were found."""
+        for fine in self.digraph:
+            for coarse in self.digraph.predecessors(fine):
+                yield coarse, fine, self.edge(coarse, fine)
+
+    def resolve(self, name: str) -> str | None:
+        """Id of the concept that has this name or alias, whatever its spelling; None when there is none."""
+        try:
+            return self._names.get(name_key(name)) or self._names.get(name_key(split_abbreviation(name)[0]))
+        except ValueError:
+            return None
+
+    def seeds(self) -> list[str]:
+        """Ids of the seeds."""
+        return [c.concept_id for c in self if c.seed]
+
+    def parents(self, node: str) -> list[str]:
+        """Coarser neighbours, the first found (or strongest left) first."""
+        return list(self.digraph.predecessors(node))
+
+    def children(self, node: str) -> list[str]:
+        """Finer neighbours, in the order they were found."""
+        return list(self.digraph.successors(node))
+
+    def ancestors(self, node: str) -> list[str]:
+        """All coarser concepts, nearest seed last: a topological order, reversed."""
+        return sorted(nx.ancestors(self.digraph, node), key=self._order.position, reverse=True)
+
+    def lineage(self, node: str) -> list[str]:
+        """The chain of first parents, from the node's parent up to its seed."""
+        chain: list[str] = []
+        while parents := self.parents(node):
+            node = parents[0]
+            chain.append(node)
+        return chain
+
+    def levels(self) -> dict[str, int]:
+        """Longest distance from a seed, in edges, by id."""
+        level: dict[str, int] = {}
+        for node in self._order.sorted():
+            level[node] = max((level[p] + 1 for p in self.digraph.predecessors(node)), default=0)
+        return level
+
+    def branch_of(self, node: str) -> str:
+        """The branch a node belongs to: the child of a seed at the top of its lineage; a seed is a branch of its own.
+
+        A node with several parents belongs to its first parent's branch, so every node is in exactly one.
+        """
+        chain = [node, *self.lineage(node)]
+        return chain[-2] if len(chain) > 1 else chain[0]
+
+    def topological(self) -> list[str]:
+        """All ids, coarse before fine."""
+        return self._order.sorted()
+
+    def frontier(self) -> list[str]:
+        """Ids with something left to read, in the order they were added."""
+        return [c.concept_id for c in self if c.open]
+
+    # --- adding ---
+
+    def add_seed(self, name: str, ground: Passage | None = None, now: str = "") -> str:
+        """Add a seed, or find it. Raises ValueError for a name without letters."""
+        if (known := self.resolve(name)) is not None:
+            return known
+        return self._add(Concept("", name.strip(), seed=True, created_at=now, evidence=[ground] if ground else []))
+
+    def propose(self, node: str, proposal: Proposal, passages: Sequence[Passage] = (), agent: str = "", now: str = "") -> str | None:
+        """Enter what a reader found from a node. Returns the id of the concept it is now about, None when rejected.
+
+        `narrower` and `broader` make or reuse a node and an edge that runs coarse to fine; `equivalent` makes an alias.
+        What does not enter is kept in `rejects` with the reason.
+        """
+        name, short = split_abbreviation(proposal.name)
+        if proposal.relation not in _RELATIONS:
+            return self._reject(node, proposal, f"relation: {proposal.relation!r:.30} is none of {', '.join(sorted(_RELATIONS))}")
+        if not (0.0 <= proposal.confidence <= 1.0):
+            return self._reject(node, proposal, f"evidence: confidence {proposal.confidence} is not within 0 and 1")
+        try:
+            key = name_key(name)
+        except ValueError:
+            return self._reject(node, proposal, "name: nothing is left of it")
+        if len(name) > _MAX_NAME or not any(c.isalpha() for c in name):
+            return self._reject(node, proposal, f"name: longer than {_MAX_NAME} characters or without letters")
+        if not proposal.evidence:
+            return self._reject(node, proposal, "evidence: none was quoted")
+        if proposal.relation == "related":
+            return self._reject(node, proposal, "relation: related concepts make no edge")
+        known = self._names.get(key)
+        if proposal.relation == "equivalent":
+            return self._alias(node, name, proposal, known)
+        if known == node:
+            return self._reject(node, proposal, "name: it is the concept itself")
+        if proposal.relation == "broader" and known is None:
+            return self._reject(node, proposal, "reachability: no seed reaches a broader concept that is new")
+        if known is None:
+            found = Concept("", name, domain=proposal.domain, confidence=proposal.confidence, created_at=now)
+            found.evidence.extend(passages)
+            known = self._add(found)
+        elif known in self.digraph:
+            self._support(known, passages)
+        if short:
+            self._alias(known, short, proposal, self._names.get(name_key(short)))
+        coarse, fine = (node, known) if proposal.relation == "narrower" else (known, node)
+        return known if self._connect(node, coarse, fine, proposal, agent, now) else None
+
+    def reject(self, node: str, proposal: Proposal, reason: str) -> None:
+        """Keep a proposal that its caller does not enter, with the reason."""
+        self._reject(node, proposal, reason)
+
+    def mark(self, node: str, agent: str, reason: str, queries: Sequence[str] = (), atomic: bool = False) -> None:
+        """Record what a reader made of a node."""
+        concept = self.concept(node)
+        concept.agent, concept.reason, concept.atomic = agent, reason, atomic
+        concept.queries = list(queries) or concept.queries
+
+    def mark_failed(self, node: str, agent: str, reason: str) -> None:
+        """Record that a reader failed on a node; a later run reads it again."""
+        self.mark(node, agent, f"{FAILED}: {reason}")
+
+    # --- rows ---
+
+    def to_rows(self, run: str) -> dict[str, list[Row]]:
+        """Rows by table: nodes, edges, graph_rejects, materials, node_materials."""
+        from kg.rows import graph_to_rows
+
+        return graph_to_rows(self, run)
+
+    @classmethod
+    def from_rows(cls, rows: Mapping[str, Sequence[Any]]) -> ConceptGraph:
+        """The graph that `to_rows` wrote. Raises CorruptArtifactError when the rows make none."""
+        from kg.rows import graph_from_rows
+
+        return graph_from_rows(rows)
+
+    def restore_node(self, concept: Concept) -> None:
+        """Put back a node as it was saved. Raises ValueError when one of its names is taken."""
+        if concept.concept_id in self.digraph:
+            raise ValueError(f"node {concept.concept_id} twice")
+        for name in (concept.name, *concept.aliases):
+            if self._names.setdefault(name_key(name), concept.concept_id) != concept.concept_id:
+                raise ValueError(f"the name {name!r:.60} twice")
+        self.digraph.add_node(concept.concept_id, concept=concept)
+        self._order.add_node(concept.concept_id)
+
+    def restore_edge(self, coarse: str, fine: str, edge: Edge) -> None:
+        """Put back an edge as it was saved. Raises ValueError when an end is missing or it closes a cycle."""
+        if coarse not in self.digraph or fine not in self.digraph:
+            raise ValueError(f"the edge {coarse} -> {fine} lacks an end")
+        try:
+            self._order.insert(coarse, fine)
+        except CycleFoundError as error:
+            raise ValueError(f"the edge {coarse} -> {fine} closes a cycle") from error
+        self.digraph.add_edge(coarse, fine, edge=edge)
+
+    def restore_reject(self, reject: Reject) -> None:
+        """Put back a rejected proposal as it was saved."""
+        self._rejected.add(reject)
+        self.rejects.append(reject)
+
+    # --- inside ---
+
+    def _add(self, concept: Concept) -> str:
+        key = name_key(concept.name)
+        concept.concept_id = concept_id(key)
+        while concept.concept_id in self.digraph:  # Ten characters can collide.
+            concept.concept_id = concept_id(concept.concept_id + key)
+        self.digraph.add_node(concept.concept_id, concept=concept)
+        self._order.add_node(concept.concept_id)
+        self._names[key] = concept.concept_id
+        return concept.concept_id
+
+    def _support(self, node: str, passages: Sequence[Passage]) -> None:
+        evidence = self.concept(node).evidence
+        known = {p.sha256 for p in evidence}
+        evidence.extend(p for p in passages if p.sha256 not in known and len(evidence) < 8)
+
+    def _alias(self, node: str, name: str, proposal: Proposal, known: str | None) -> str | None:
+        if known not in (None, node):
+            return self._reject(node, proposal, f"name: {name!r:.60} is already {self.concept(str(known)).name!r:.60}")
+        if known is None:
+            self._names[name_key(name)] = node
+            self.concept(node).aliases.append(name)
+        return node
+
+    def _connect(self, node: str, coarse: str, fine: str, proposal: Proposal, agent: str, now: str) -> bool:
+        edge = Edge(proposal.relation, proposal.confidence, _documents(proposal.evidence), proposal.evidence[0].quote, agent, now)
+        if self.digraph.has_edge(coarse, fine):
+            held = self.edge(coarse, fine)
+            held.document_ids.extend(d for d in edge.document_ids if d not in held.document_ids)
+            held.confidence = max(held.confidence, edge.confidence)
+            return True
+        if self.concept(fine).seed:
+            self._reject(node, proposal, "seed: nothing is broader than a seed")
+            return False
+        while True:
+            try:
+                self._order.insert(coarse, fine)
+                break
+            except CycleFoundError as cycle:
+                if not self._break_cycle(node, cycle.path, proposal):
+                    self._reject(
+                        node, proposal, f"cycle: {self.concept(fine).name!r:.60} already leads to {self.concept(coarse).name!r:.60}"
+                    )
+                    return False
+        self.digraph.add_edge(coarse, fine, edge=edge)
+        return True
+
+    def _break_cycle(self, node: str, path: Sequence[str], proposal: Proposal) -> bool:
+        """Remove the weakest edge of the way back, when the new one is clearly better founded and no node loses its last parent."""
+        steps = list(itertools.pairwise(path))
+        if not steps:
+            return False
+        coarse, fine = min(steps, key=lambda step: self.edge(*step).confidence)
+        weakest = self.edge(coarse, fine)
+        if self.digraph.in_degree(fine) < 2 or proposal.confidence < weakest.confidence + _STRONGER:
+            return False
+        self.digraph.remove_edge(coarse, fine)
+        self.rejects.append(
+            Reject(coarse, self.concept(fine).name, "narrower", f"cycle: replaced by better evidence for {proposal.name!r:.60}")
+        )
+        return True
+
+    def _reject(self, node: str, proposal: Proposal, reason: str) -> str | None:
+        reject = Reject(node, proposal.name[:200], proposal.relation, reason)
+        if reject not in self._rejected:
+            self._rejected.add(reject)
+            self.rejects.append(reject)
+        return None
+
+
+def _documents(evidence: Sequence[Evidence]) -> list[str]:
+    return list(dict.fromkeys(e.document_id for e in evidence))
