@@ -17,7 +17,7 @@ from environments.task import Message, canonical_json
 
 
 class Vault:
-    """Content-addressed JSON values under `root`, in 256 pack files' worth of folders."""
+    """Content-addressed JSON values under `root`, in folders by their first two characters."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
@@ -54,6 +54,31 @@ class Vault:
                 raise CorruptArtifactError(f"vault entry {sha256[:16]} does not match its hash", f"delete {path.name} and run synthesis again")
             self._cache[sha256] = json.loads(text)
         return self._cache[sha256]
+
+    def _script_path(self, task_id: str) -> Path:
+        return self.root / "demonstrations" / f"{task_id}.json"
+
+    def put_demonstrations(self, task_id: str, value: Any) -> None:
+        """Store a task's scripted solutions (JSON) under its id."""
+        path = self._script_path(task_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+        part.write_text(canonical_json(value))
+        os.replace(part, path)
+
+    def get_demonstrations(self, task_id: str) -> Any:
+        """A task's scripted solutions; an empty list when it has none.
+
+        Raises:
+            CorruptArtifactError: the file is not JSON.
+        """
+        path = self._script_path(task_id)
+        if not path.exists():
+            return []
+        try:
+            return json.loads(path.read_text())
+        except ValueError as error:
+            raise CorruptArtifactError(f"{path.name} is not JSON", "delete it and run synthesis again") from error
 
     def put_reference(self, messages: list[Message]) -> str:
         """Store a reference solution: the assistant messages that solve the task."""

@@ -18,9 +18,10 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from environments.errors import ConfigError
 from environments.hardening import HardeningConfig
 from environments.search import CorpusConfig
-from environments.task import DOMAINS, Frozen
+from environments.task import Frozen
 from kg.grow import GraphConfig
 from kg.seeds import DEFAULT_SEEDS
+from tasks.sampling import SynthesisConfig
 from training.config import TrainingConfig
 
 PROFILES_DIR = Path(__file__).parent / "profiles"
@@ -35,14 +36,6 @@ class GraphSection(GraphConfig):
     seeds: tuple[str, ...] = Field(default=DEFAULT_SEEDS, min_length=1)
     strip_links: bool = False
     """Grow from a corpus without its cross-reference markup."""
-
-
-class SynthesisSection(Frozen):
-    """How many tasks are written, and how hard they are."""
-
-    tasks: dict[str, int] = Field(default_factory=lambda: {str(domain): 700 for domain in DOMAINS})
-    """Candidates aimed for, by domain."""
-    levels: tuple[int, ...] = (1, 2, 3)
 
 
 class DatasetSection(Frozen):
@@ -96,7 +89,7 @@ class RunConfig(Frozen):
     seed: int = 0
     corpus: CorpusConfig = CorpusConfig(min_documents=10_000)
     graph: GraphSection = GraphSection()
-    synthesis: SynthesisSection = SynthesisSection()
+    synthesis: SynthesisConfig = SynthesisConfig()
     hardening: HardeningConfig = HardeningConfig()
     dataset: DatasetSection = DatasetSection()
     selection: SelectionSection = SelectionSection()

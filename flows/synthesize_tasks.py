@@ -28,21 +28,18 @@ def synthesize_tasks(
 
 def synthesize(context: RunContext) -> dict[str, int]:
     """The candidates of a run, unless they are up to date."""
-    from flows.steps.synthesis import gather, plan_nodes
+    from flows.steps.synthesis import gather, plan_draws
 
     run, config = context.run, context.config
 
     def do(key: str) -> StepRecord:
         started = time.monotonic()
-        jobs = plan_nodes(run, config)
-        arguments = {
-            "corpus": context.plan.result("corpus")["corpus"],
-            "synthesis": config.synthesis.model_dump(mode="json"),
-            "seed": config.seed,
-        }
+        corpus = str(context.plan.result("corpus")["corpus"])
+        draws = plan_draws(run, config, corpus)
+        arguments = {"corpus": corpus, "seed": config.seed}
         shards = {
-            step: (step_key(step, [key, part], ""), {**arguments, "jobs": part})
-            for i, part in enumerate(cut(jobs, config.orchestration.shards))
+            step: (step_key(step, [key, part], ""), {**arguments, "draws": part})
+            for i, part in enumerate(cut(draws, config.orchestration.shards))
             for step in [f"synthesize/shard-{i:04d}"]
         }
         progress = Progress(f"{run.name}-synthesize", "shards of task synthesis")

@@ -8,7 +8,10 @@ from environments.families.assistant import SettingsEnvironment
 from environments.families.coding import CodingEnvironment
 from environments.families.search import SearchEnvironment
 from environments.resources import Resources
-from environments.task import TaskSpec
+from environments.task import TaskSpec, ToolSpec
+
+TOOLS: tuple[ToolSpec, ...] = tuple(tool for family in (SearchEnvironment, SettingsEnvironment, CodingEnvironment) for tool in family.TOOLS.values())
+"""Every tool of every family."""
 
 
 def make_environment(task: TaskSpec, resources: Resources) -> Environment:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from environments.environment import Environment
 from environments.resources import Resources
 from environments.task import TaskSpec, ToolParameter, ToolSpec
+from environments.verifiers.equality import same_value
 
 _SOURCE = ToolParameter(name="source", description="Python source that defines the function.")
 
@@ -31,11 +32,11 @@ class CodingEnvironment(Environment):
             return "submitted"
         public = self.task.initial_state.tables["examples"]
         inputs = [json.loads(str(row["arguments"])) for row in public]
-        result = self.resources.code_pool().call(arguments["source"], "solve", inputs, timeout_s=self.TIMEOUT_S)
-        if result.outputs is None:
-            return result.error or "no result"
-        for row, given, output in zip(public, inputs, result.outputs, strict=True):
+        result = self.resources.pool.call(arguments["source"], "solve", inputs, timeout_s=self.TIMEOUT_S)
+        for i, (row, given) in enumerate(zip(public, inputs, strict=True)):
             expected = json.loads(str(row["result"]))
-            if output != expected or type(output) is not type(expected):
-                return f"solve({', '.join(map(json.dumps, given))}) is {json.dumps(output)}, not {json.dumps(expected)}"
+            if i >= len(result.outputs) or result.errors[i]:
+                return result.error or "no result"
+            if not same_value(result.outputs[i], expected):
+                return f"solve({', '.join(map(json.dumps, given))}) is {json.dumps(result.outputs[i])}, not {json.dumps(expected)}"
         return "passed"

@@ -41,7 +41,7 @@ class SearchEnvironment(Environment):
         if tool == "search":
             hits = self.corpus.search(arguments["query"], self.RESULTS)
             self.results = [h.document_id for h in hits]
-            return "\n".join(f"{i} {h.title}" for i, h in enumerate(hits, 1)) or "nothing found"
+            return "\n".join(f"{i} {short_title(h.title)}" for i, h in enumerate(hits, 1)) or "nothing found"
         if tool == "open":
             number = arguments["result"].strip()
             if not number.isdigit() or not 1 <= int(number) <= len(self.results):
@@ -50,6 +50,11 @@ class SearchEnvironment(Environment):
             return excerpt(text, arguments["find"], self.WINDOW_CHARS)
         self.outcome.submission = arguments["answer"]
         return "submitted"
+
+
+def short_title(title: str) -> str:
+    """The last two parts of a qualified name; other titles whole."""
+    return title if " " in title else ".".join(title.split(".")[-2:])
 
 
 def excerpt(text: str, word: str, window_chars: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from environments.errors import MalformedCallError
@@ -24,8 +24,8 @@ class TextTokenizer(Protocol):
 
     reserved: dict[str, int]
     """Ids of `RESERVED`; never produced by `encode`."""
-    headers: dict[str, int]
-    """Whole element headers that have a token of their own, such as ``call tool="search" index="0"``."""
+    elements: dict[str, int]
+    """Whole tags that have an id of their own, such as ``[open]call tool="search" index="0"[sep]`` or ``[close]arg[sep]``."""
 
     def encode(self, text: str) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -43,7 +43,10 @@ def _quote(value: str) -> str:
 
 
 def _unquote(value: str) -> str:
-    return str(json.loads(f'"{value}"'))
+    try:
+        return str(json.loads(f'"{value}"'))
+    except ValueError as error:
+        raise MalformedCallError(f"the attribute value {value!r:.40} has a broken escape", "use JSON's escapes") from error
 
 
 class Xtml:
@@ -52,7 +55,9 @@ class Xtml:
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self.tokenizer = tokenizer
         self.open, self.sep, self.close, self.end = (tokenizer.reserved[r] for r in RESERVED)
-        self._header_text = {i: h for h, i in tokenizer.headers.items()}
+        self._elements = {i: (text.startswith(OPEN), text.split("]", 1)[1].removesuffix(SEP)) for text, i in tokenizer.elements.items()}
+        """Id -> (opens, header) of the tags with an id of their own."""
+        self._closing_think = tokenizer.elements.get(f"{CLOSE}think{SEP}", self.close)
         self._text_cache: dict[str, list[int]] = {}
 
     # --- encoding ---
@@ -66,13 +71,14 @@ class Xtml:
             self._text_cache[text] = self.tokenizer.encode(text)
         return self._text_cache[text]
 
-    def _header(self, header: str) -> list[int]:
-        known = self.tokenizer.headers.get(header)
-        return [known] if known is not None else self._text(header)
+    def _tag(self, bracket: str, header: str) -> list[int]:
+        known = self.tokenizer.elements.get(f"{bracket}{header}{SEP}")
+        if known is not None:
+            return [known]
+        return [self.tokenizer.reserved[bracket], *self._text(header), self.sep]
 
     def _element(self, header: str, body: list[int]) -> list[int]:
-        tag = header.split(" ", 1)[0]
-        return [self.open, *self._header(header), self.sep, *body, self.close, *self._header(tag), self.sep]
+        return [*self._tag(OPEN, header), *body, *self._tag(CLOSE, header.split(" ", 1)[0])]
 
     def _argument(self, name: str, value: object) -> list[int]:
         if isinstance(value, str):
@@ -82,7 +88,7 @@ class Xtml:
 
     def assistant_body(self, message: Message) -> list[int]:
         """What the policy itself produces: everything after `generation_prefix`, the end token included."""
-        ids = [*self._text(message.thinking), self.close, *self._header("think"), self.sep]
+        ids = [*self._text(message.thinking), *self._tag(CLOSE, "think")]
         if message.content:
             ids += self._element("response", self._text(message.content))
         if message.calls:
@@ -96,7 +102,7 @@ class Xtml:
     @property
     def generation_prefix(self) -> list[int]:
         """Opens an assistant message in thinking mode."""
-        return [self.open, *self._header('message role="assistant"'), self.sep, self.open, *self._header("think"), self.sep]
+        return [*self._tag(OPEN, 'message role="assistant"'), *self._tag(OPEN, "think")]
 
     def encode(self, message: Message) -> list[int]:
         """One whole message."""
@@ -105,21 +111,42 @@ class Xtml:
         header = f'message role="{message.role}"'
         if message.role == "tool":
             header += f' tool="{_quote(message.tool)}" index="{message.index}"'
-        return [self.open, *self._header(header), self.sep, *self._text(message.content), self.end]
+        return [*self._tag(OPEN, header), *self._text(message.content), self.end]
 
     # --- decoding ---
 
-    def _read(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(ids)
-
-    def _read_header(self, ids: Sequence[int]) -> str:
-        if len(ids) == 1 and ids[0] in self._header_text:
-            return self._header_text[ids[0]]
-        return self._read(ids)
-
     def thinking_length(self, body: Sequence[int]) -> int:
-        """Tokens of thinking in a sampled body: those before the first [close]."""
-        return next((i for i, t in enumerate(body) if t == self.close), len(body))
+        """Tokens of thinking in a sampled body: those before it is closed."""
+        return next((i for i, t in enumerate(body) if t in (self._closing_think, self.close)), len(body))
+
+    def _items(self, body: Sequence[int]) -> Iterator[tuple[str, str]]:
+        """The body as ("open", header), ("close", tag), ("text", text) and ("end", "") items."""
+        text: list[int] = []
+        position = 0
+        while position < len(body):
+            token = body[position]
+            position += 1
+            if token not in self._elements and token not in (self.open, self.close, self.end, self.sep):
+                text.append(token)
+                continue
+            if text:
+                yield "text", self.tokenizer.decode(text)
+                text = []
+            if token == self.end:
+                yield "end", ""
+            elif token in self._elements:
+                opens, header = self._elements[token]
+                yield ("open" if opens else "close"), header
+            elif token == self.sep:
+                raise MalformedCallError("a separator stands outside a tag", "write [open]tag[sep] or [close]tag[sep]")
+            else:
+                stop = next((i for i in range(position, len(body)) if body[i] == self.sep), None)
+                header_ids = body[position : len(body) if stop is None else stop]
+                if stop is None or any(t in self._elements or t in (self.open, self.close, self.end) for t in header_ids):
+                    raise MalformedCallError("a tag is not ended", "end every tag with [sep]")
+                yield ("open" if token == self.open else "close"), self.tokenizer.decode(header_ids)
+                position = stop + 1
+        raise MalformedCallError("the message is cut short", "close every element and end the message")
 
     def decode_assistant(self, body: Sequence[int]) -> Message:
         """Parse what a policy sampled after `generation_prefix`.
@@ -127,90 +154,82 @@ class Xtml:
         Raises:
             MalformedCallError: it is not a well-formed message.
         """
-        reader = _Reader(self, body)
-        thinking = self._read(reader.until_close("think"))
+        reader = _Reader(self._items(body))
+        thinking = reader.text_until_close("think")
         content, calls = "", []
-        while not reader.at(self.end):
-            tag, _ = _attributes(reader.header())
+        while reader.kind != "end":
+            tag, _ = _attributes(reader.opening())
             if tag == "response":
-                content = self._read(reader.until_close("response"))
+                content = reader.text_until_close("response")
             elif tag == "tools":
-                while reader.at(self.open):
-                    calls.append(self._call(reader))
+                while reader.kind == "open":
+                    calls.append(_call(reader))
                 reader.closing("tools")
             else:
                 raise MalformedCallError(f"there is no channel {tag!r:.40}", "use think, response or tools")
         return Message(role="assistant", thinking=thinking, content=content, calls=tuple(calls))
 
-    def _call(self, reader: _Reader) -> ToolCall:
-        tag, attributes = _attributes(reader.header())
-        if tag != "call" or "tool" not in attributes or not attributes.get("index", "0").isdigit():
-            raise MalformedCallError(f"expected a call, got {tag!r:.40}", 'write call tool="name" index="0"')
-        arguments: dict[str, object] = {}
-        while reader.at(self.open):
-            arg_tag, arg = _attributes(reader.header())
-            if arg_tag != "arg" or "name" not in arg:
-                raise MalformedCallError(f"expected an argument, got {arg_tag!r:.40}", 'write arg name="name"')
-            text = self._read(reader.until_close("arg"))
-            if "type" in arg:
-                try:
-                    arguments[_unquote(arg["name"])] = json.loads(text)
-                except ValueError as error:
-                    raise MalformedCallError(f"argument {arg['name']!r:.40} is not JSON: {text!r:.40}", "write compact JSON") from error
-            else:
-                arguments[_unquote(arg["name"])] = text
-        reader.closing("call")
-        return ToolCall(tool=_unquote(attributes["tool"]), arguments=arguments, index=int(attributes.get("index", "0")))
-
     def transcript(self, ids: Sequence[int]) -> str:
         """All tokens as text, reserved ones spelled out: for people to read."""
-        names = {i: r for r, i in self.tokenizer.reserved.items()} | self._header_text
-        out, text = [], []
+        names = {i: text for text, i in [*self.tokenizer.reserved.items(), *self.tokenizer.elements.items()]}
+        out: list[str] = []
+        text: list[int] = []
         for token in ids:
             if token in names:
-                out += [self._read(text), names[token]]
+                out += [self.tokenizer.decode(text), names[token]]
                 text = []
             else:
                 text.append(token)
-        return "".join([*out, self._read(text)])
+        return "".join([*out, self.tokenizer.decode(text)])
 
 
 class _Reader:
-    """A cursor over one message's tokens."""
+    """A cursor over one message's items, one ahead."""
 
-    def __init__(self, codec: Xtml, ids: Sequence[int]) -> None:
-        self.codec, self.ids, self.position = codec, ids, 0
+    def __init__(self, items: Iterator[tuple[str, str]]) -> None:
+        self._items = items
+        self.kind, self.value = next(items)
 
-    def at(self, token: int) -> bool:
-        if self.position >= len(self.ids):
-            raise MalformedCallError("the message is cut short", "close every element and end the message")
-        return self.ids[self.position] == token
+    def _next(self) -> None:
+        self.kind, self.value = next(self._items)
 
-    def _take_to(self, token: int) -> Sequence[int]:
-        start = self.position
-        while not self.at(token):
-            self.position += 1
-        self.position += 1
-        return self.ids[start : self.position - 1]
+    def opening(self) -> str:
+        if self.kind != "open":
+            raise MalformedCallError(f"{self.value!r:.40} stands where an element must open", "put text inside a channel")
+        header = self.value
+        self._next()
+        return header
 
-    def header(self) -> str:
-        if not self.at(self.codec.open):
-            raise MalformedCallError("text stands where an element must open", "put text inside a channel")
-        self.position += 1
-        return self.codec._read_header(self._take_to(self.codec.sep))
-
-    def until_close(self, tag: str) -> Sequence[int]:
-        body = self._take_to(self.codec.close)
-        if any(t in (self.codec.open, self.codec.sep, self.codec.end) for t in body):
-            raise MalformedCallError(f"{tag} holds markup where only text may stand", f"close {tag} first")
-        self.position -= 1
+    def text_until_close(self, tag: str) -> str:
+        text = ""
+        if self.kind == "text":
+            text = self.value
+            self._next()
         self.closing(tag)
-        return body
+        return text
 
     def closing(self, tag: str) -> None:
-        if not self.at(self.codec.close):
-            raise MalformedCallError(f"{tag} is not closed", f"close {tag}")
-        self.position += 1
-        closed = self.codec._read_header(self._take_to(self.codec.sep))
-        if closed != tag:
-            raise MalformedCallError(f"{closed!r:.40} closes {tag}", f"close {tag}")
+        if self.kind != "close" or self.value != tag:
+            raise MalformedCallError(f"{self.kind} {self.value!r:.40} stands where {tag} must close", f"close {tag}")
+        self._next()
+
+
+def _call(reader: _Reader) -> ToolCall:
+    tag, attributes = _attributes(reader.opening())
+    if tag != "call" or "tool" not in attributes or not attributes.get("index", "0").isdigit():
+        raise MalformedCallError(f"expected a call, got {tag!r:.40}", 'write call tool="name" index="0"')
+    arguments: dict[str, object] = {}
+    while reader.kind == "open":
+        arg_tag, arg = _attributes(reader.opening())
+        if arg_tag != "arg" or "name" not in arg:
+            raise MalformedCallError(f"expected an argument, got {arg_tag!r:.40}", 'write arg name="name"')
+        text = reader.text_until_close("arg")
+        if "type" in arg:
+            try:
+                arguments[_unquote(arg["name"])] = json.loads(text)
+            except ValueError as error:
+                raise MalformedCallError(f"argument {arg['name']!r:.40} is not JSON: {text!r:.40}", "write compact JSON") from error
+        else:
+            arguments[_unquote(arg["name"])] = text
+    reader.closing("call")
+    return ToolCall(tool=_unquote(attributes["tool"]), arguments=arguments, index=int(attributes.get("index", "0")))

@@ -122,8 +122,10 @@ def select_step(run: RunDirectory, step: str, query: str) -> StepOutput:
 
 
 def answers(task: TaskSpec, vault: Vault) -> set[str]:
-    """What must not recur across splits: the task's hidden payload as a whole, together with what is asked for."""
-    return {content_hash([task.kind, vault.get(task.hidden_verifier.sha256)])}
+    """What must not recur across splits: what the reference solution hands in or writes, with the type of task."""
+    calls = [call for message in vault.get_reference(task.reference_sha256) for call in message.calls]
+    given = [[call.tool, call.arguments] for call in calls if call.tool in ("submit", "set") and call.arguments]
+    return {content_hash([task.kind, given])}
 
 
 class Outputs:

@@ -15,31 +15,35 @@ from flows.steps.corpus import open_corpus
 from flows.steps.graph import load_graph
 from flows.steps.shards import StepOutput
 from flows.workspace import RunDirectory, StepRecord
-from tasks.synthesis import SynthesisConfig, sample_nodes, synthesize_node
+from tasks.sampling import Draw, SynthesisConfig, sample
+from tasks.synthesis import synthesize
 
 TABLES: tuple[type[TaskNodeRow] | type[TaskMaterialRow], ...] = (TaskNodeRow, TaskMaterialRow)
 
 
-def plan_nodes(run: RunDirectory, config: RunConfig) -> list[str]:
-    """The nodes that tasks are written from, a node as often as it was sampled, in a fixed order."""
-    return list(sample_nodes(load_graph(run), config.synthesis, config.seed))
+def plan_draws(run: RunDirectory, config: RunConfig, corpus: str) -> list[dict[str, Any]]:
+    """What is to be written: node, type, level and material of every task, in a fixed order."""
+    return [draw.model_dump(mode="json") for draw in sample(load_graph(run), open_corpus(run.workspace, corpus), config.synthesis, config.seed)]
 
 
-def synthesize_shard(run: RunDirectory, step: str, corpus: str, jobs: list[str], synthesis: dict[str, Any], seed: int) -> StepOutput:
-    """Write the tasks of the shard's nodes. Hidden payloads and references go to the vault, everything else to parts."""
-    config = SynthesisConfig.model_validate(synthesis)
+def synthesize_shard(run: RunDirectory, step: str, corpus: str, draws: list[dict[str, Any]], seed: int) -> StepOutput:
+    """Write the shard's tasks. Hidden payloads and references go to the vault, everything else to parts."""
     graph, source, vault = load_graph(run), open_corpus(run.workspace, corpus), Vault(run.vault)
     tasks: dict[str, TaskRow] = {}
     materials: dict[str, MaterialRow] = {}
     nodes: set[tuple[str, str]] = set()
     passages: set[tuple[str, str]] = set()
-    for node in jobs:
-        for candidate in synthesize_node(node, graph, source, vault, config, seed):
-            task = candidate.task
-            tasks.setdefault(task.task_id, task_row(run.name, task, candidate.reject_reason))
-            materials |= {row.material_sha256: row.model_copy(update={"run": run.name}) for row in candidate.materials}
-            nodes |= {(task.task_id, node_id) for node_id in task.provenance.node_ids}
-            passages |= {(task.task_id, sha) for sha in task.provenance.material_hashes}
+    unsupported = 0
+    for draw in draws:
+        candidate = synthesize(Draw.model_validate(draw), graph, source, vault, run.name, seed)
+        if candidate is None:
+            unsupported += 1
+            continue
+        task = candidate.task
+        tasks.setdefault(task.task_id, task_row(run.name, task, candidate.reject_reason))
+        materials |= {row.material_sha256: row for row in candidate.materials}
+        nodes |= {(task.task_id, node_id) for node_id in task.provenance.node_ids}
+        passages |= {(task.task_id, sha) for sha in task.provenance.material_hashes}
     folder = run.stages / step
     outputs = (
         write_rows(folder / "tasks.parquet", TaskRow, tasks.values()),
@@ -51,7 +55,7 @@ def synthesize_shard(run: RunDirectory, step: str, corpus: str, jobs: list[str],
             [TaskMaterialRow(run=run.name, task_id=t, material_sha256=m) for t, m in sorted(passages)],
         ),
     )
-    return StepOutput(outputs, {"candidates": len(tasks), "rejected": sum(row.status == "synthesis" for row in tasks.values())})
+    return StepOutput(outputs, {"candidates": len(tasks), "rejected": sum(row.status == "synthesis" for row in tasks.values()), "unsupported": unsupported})
 
 
 def gather(run: RunDirectory, records: Sequence[StepRecord]) -> StepOutput:
@@ -79,4 +83,4 @@ def gather(run: RunDirectory, records: Sequence[StepRecord]) -> StepOutput:
     return StepOutput(tuple(outputs), {"candidates": len(tasks), "rejected": sum(bool(reason) for reason in reasons)})
 
 
-__all__ = ["candidates_file", "gather", "plan_nodes", "synthesize_shard"]
+__all__ = ["candidates_file", "gather", "plan_draws", "synthesize_shard"]

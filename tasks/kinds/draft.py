@@ -1,0 +1,57 @@
+"""What every task type produces."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from environments.task import Budgets, Domain, InitialState, Message, ToolCall
+from tasks.facts import Fact
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A scripted solution. `masked` counts the leading assistant messages that must not be imitated (failed tries)."""
+
+    style: str
+    messages: tuple[Message, ...]
+    masked: tuple[int, ...] = ()
+    """Indices of assistant messages that the cold start must not learn to produce, only to recover from."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A candidate before it becomes a TaskSpec. The first demonstration is the reference solution."""
+
+    kind: str
+    family: str
+    domain: Domain
+    level: int
+    prompt: str
+    tools: tuple[str, ...]
+    budgets: Budgets
+    verifier_kind: str
+    verifier_entry: str
+    payload: dict[str, Any]
+    facts: tuple[Fact, ...]
+    demonstrations: tuple[Demonstration, ...]
+    initial_state: InitialState = field(default_factory=InitialState)
+
+
+@dataclass(frozen=True)
+class KindSpec:
+    """A task type: how it drafts, and at which levels."""
+
+    name: str
+    family: str
+    domain: Domain
+    levels: tuple[int, ...]
+    draft: Callable[[random.Random, Sequence[Fact], int], Draft | None]
+    """(random source, facts of a node, level) -> a draft, or None when the facts do not support one."""
+
+
+def call(tool: str, thinking: str = "", **arguments: str) -> Message:
+    """An assistant message with one call."""
+    return Message(role="assistant", thinking=thinking, calls=(ToolCall(tool=tool, arguments=dict(arguments)),))

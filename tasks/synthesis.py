@@ -1,0 +1,101 @@
+"""From a draw to a candidate task: facts of the node's documents become a prompt, a verifier and demonstrations.
+
+Embedded synthesis: no language model. Every answer is computed from values that the documents state; whether the task can
+be done with the tools it offers is then checked by execution, in validation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+from environments.families.search import SearchEnvironment, excerpt
+from environments.protocols import SearchSource
+from environments.records import MaterialRow
+from environments.task import Message, Provenance, TaskSpec, VerifierRef
+from environments.vault import Vault
+from kg import ConceptGraph
+from tasks.facts import Fact, integer_defaults
+from tasks.kinds import KINDS, Draft
+from tasks.sampling import Draw
+
+SYNTHESIZER = "embedded"
+VERSION = "1"
+ATTEMPTS = 20
+"""Random drafts tried before a draw is given up: some numbers collide or leave two readings of the examples."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A task, the passages it was written from, and why synthesis rejected it (empty: it did not)."""
+
+    task: TaskSpec
+    materials: tuple[MaterialRow, ...]
+    reject_reason: str = ""
+
+
+def synthesize(draw: Draw, graph: ConceptGraph, source: SearchSource, vault: Vault, run: str, seed: int) -> Candidate | None:
+    """Write one task; hidden payload, reference and demonstrations go to the vault.
+
+    Returns:
+        None when the node's facts do not support the type at that level.
+    """
+    rng = random.Random(f"{seed}/{draw.node}/{draw.kind}/{draw.level}/{draw.index}")
+    facts = [fact for document_id in draw.documents for fact in integer_defaults(source.open(document_id))]
+    kind = KINDS[draw.kind]
+    draft = next((d for _ in range(ATTEMPTS) if (d := kind.draft(rng, facts, draw.level)) is not None), None)
+    if draft is None:
+        return None
+    task = to_task(draft, draw.node, graph.branch_of(draw.node), vault)
+    vault.put_demonstrations(
+        task.task_id,
+        [{"style": d.style, "messages": [m.model_dump(mode="json") for m in d.messages], "masked": list(d.masked)} for d in draft.demonstrations],
+    )
+    materials = tuple(
+        MaterialRow(run=run, material_sha256=_sha(f), document_id=f.document_id, title=f.title, source=f.source, licence=f.licence, passage=f.passage)
+        for f in draft.facts
+    )
+    return Candidate(task, materials, _unreachable(draft, source))
+
+
+def to_task(draft: Draft, node: str, branch: str, vault: Vault) -> TaskSpec:
+    """A draft as a TaskSpec, its hidden parts stored in the vault."""
+    return TaskSpec(
+        family=draft.family,
+        domain=draft.domain,
+        kind=draft.kind,
+        level=draft.level,
+        prompt=(Message(role="user", content=draft.prompt),),
+        initial_state=draft.initial_state,
+        tools=draft.tools,
+        budgets=draft.budgets,
+        hidden_verifier=VerifierRef(kind=draft.verifier_kind, sha256=vault.put(draft.payload), entry=draft.verifier_entry),
+        reference_sha256=vault.put_reference(list(draft.demonstrations[0].messages)),
+        provenance=Provenance(
+            node_ids=(node,),
+            branch=branch,
+            document_ids=tuple(dict.fromkeys(f.document_id for f in draft.facts)),
+            material_hashes=tuple(dict.fromkeys(_sha(f) for f in draft.facts)),
+            synthesizer=SYNTHESIZER,
+            synthesizer_version=VERSION,
+        ),
+        licence="; ".join(sorted({f.licence for f in draft.facts})),
+    )
+
+
+def _sha(fact: Fact) -> str:
+    return hashlib.sha256(fact.passage.encode()).hexdigest()
+
+
+def _unreachable(draft: Draft, source: SearchSource) -> str:
+    """Why a search task's facts cannot be found with its own tools; empty when they can."""
+    if draft.family != "search":
+        return ""
+    for fact in draft.facts:
+        hits = source.search(fact.title, SearchEnvironment.RESULTS)
+        if not hits or hits[0].document_id != fact.document_id:
+            return "search does not find the document first"
+        if f"{fact.parameter}={fact.value}" not in excerpt(source.open(fact.document_id).text, fact.parameter, SearchEnvironment.WINDOW_CHARS).replace(" ", ""):
+            return "the document's excerpt does not show the value"
+    return ""

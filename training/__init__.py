@@ -1,0 +1,1 @@
+"""From datasets to nine experts and one student."""

@@ -1,0 +1,106 @@
+"""Training settings. Each default carries its reason; undisclosed constants of the sources are ours and configurable."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from environments.task import Domain, Effort, Frozen
+
+
+class PolicyConfig(Frozen):
+    """The from-scratch policy of the embedded default."""
+
+    vocab_size: int = 512
+    hidden_size: int = 128
+    intermediate_size: int = 320
+    layers: int = 3
+    heads: int = 4
+    kv_heads: int = 2
+    window: int = Field(default=448, description="Longest context, tokens")
+
+
+class SftConfig(Frozen):
+    """Cold start on verified demonstrations, one recipe for all domains."""
+
+    trainer: Literal["plain", "deepspeed"] = "deepspeed"
+    workers: int = Field(default=2, description="Data-parallel processes")
+    tokens: int = Field(default=5_000_000, description="Tokens to train on, padding included, all workers together")
+    batch_tokens: int = Field(default=8192, description="Tokens of one optimizer step, all workers together")
+    matrix_lr: float = Field(default=4e-3, description="Muon's learning rate")
+    other_lr: float = Field(default=3e-3, description="AdamW's learning rate for embeddings and norms")
+    warmup_steps: int = 30
+    context_weight: float = Field(default=0.3, description="Weight of the tokens of prompts and tool results")
+    effort_message_share: float = Field(default=0.5, description="Share of demonstrations that show an effort message, of a random level")
+
+
+class ExpertConfig(Frozen):
+    """RL of one expert."""
+
+    prompts: int = Field(default=12, description="Prompts a step (P)")
+    samples: int = Field(default=8, description="Completions a prompt (K)")
+    steps_max: int = Field(default=24, description="Steps of the `max` expert")
+    branch_step: int = Field(default=6, description="Step of `max` from which `high` and `low` branch")
+    steps_other: int = Field(default=24, description="Steps of `high` and `low` after the branch")
+    lr: float = Field(default=4e-4, description="AdamW's learning rate")
+    warmup_steps: int = 3
+    log_ratio_low: float = Field(default=-1.0, description="K2.5's a: tokens below it pass no policy gradient")
+    log_ratio_high: float = Field(default=1.0, description="K2.5's b: tokens above it pass no policy gradient")
+    log_ratio_penalty: float = Field(default=0.02, description="K2.5's tau: weight of the squared log ratio")
+    epochs: int = Field(default=1, description="Passes over each batch")
+    max_grad_norm: float = 1.0
+    checkpoint_every: int = 6
+
+
+class MopdConfig(Frozen):
+    """Multi-teacher on-policy distillation."""
+
+    prompts_per_cell: int = Field(default=8, description="Student episodes a step for each of the nine cells")
+    steps: int = 60
+    lr: float = Field(default=8e-4, description="AdamW's learning rate")
+    warmup_steps: int = 5
+    reward_clip: float = Field(default=5.0, description="R_max of eq. 15, nats")
+    log_ratio_low: float = -1.0
+    log_ratio_high: float = 1.0
+    log_ratio_penalty: float = 0.02
+    max_grad_norm: float = 1.0
+    checkpoint_every: int = 10
+    max_initial_kl: float = Field(default=0.2, description="A teacher further away than this, in nats a token, is warned about")
+
+
+class EffortConfig(Frozen):
+    """Budgets: budget(x, effort) = multiplier[domain][effort] * b0(x), b0 from the cold start (K3, section 4.1.3)."""
+
+    percentile: float = Field(default=40.0, description="Percentile of the lengths of correct completions that is b0")
+    samples: int = Field(default=6, description="Cold-start completions a problem")
+    min_correct: int = Field(default=2, description="With fewer correct ones the problem's class (kind, level) lends its b0")
+    multipliers: dict[Domain, dict[Effort, float]] = {
+        "general": {"low": 0.5, "high": 1.2, "max": 6.0},
+        "agent": {"low": 0.9, "high": 1.2, "max": 3.0},
+        "coding": {"low": 0.6, "high": 1.1, "max": 3.0},
+    }
+    """Tuned by eye so that each level leaves room for one more way of working; a person may change them between stages."""
+
+
+class EvaluationConfig(Frozen):
+    """Sampled pass@1 on held-out tasks."""
+
+    tasks_per_domain: int = 72
+    samples: int = 3
+    cross_tasks: int = Field(default=24, description="Tasks a foreign domain, for experts outside their own")
+    bootstrap: int = 1000
+
+
+class TrainingConfig(Frozen):
+    """Everything a training process needs besides data."""
+
+    seed: int = 0
+    rows: int = Field(default=96, description="Trajectories that the engine runs at once")
+    rl_tasks_per_domain: int = Field(default=160, description="Training tasks an expert draws its prompts from")
+    policy: PolicyConfig = PolicyConfig()
+    sft: SftConfig = SftConfig()
+    effort: EffortConfig = EffortConfig()
+    expert: ExpertConfig = ExpertConfig()
+    mopd: MopdConfig = MopdConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()

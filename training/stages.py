@@ -1,0 +1,128 @@
+"""The stages of a training run, each resumable, each sealed by `done.json`."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+from environments.errors import InputError
+from environments.families import TOOLS
+from environments.task import DOMAINS, EFFORTS, Domain, Effort, TaskSpec
+from tasks.demonstrations import load as load_demonstrations
+from training import checkpoint, evaluate as evaluation, expert as experts, mopd as distillation, sft
+from training.context import StageContext, expert_stage
+from training.demonstrations import Verified, encode, replay, texts
+from training.effort import estimate
+from training.evaluate import play
+from training.model import Llama, ModelConfig
+from training.structure import induction_start
+from training.tokenizer import XtmlTokenizer, element_tags
+
+
+def cold_start(context: StageContext) -> dict[str, Any]:
+    """Tokenizer, then SFT from nothing on verified demonstrations of the training tasks. Seals the first checkpoint.
+
+    Raises:
+        InputError: no demonstration passed its verifier.
+    """
+    stage = "cold_start"
+    if context.finished(stage):
+        return context.done(stage)
+    directory, config = context.stage_dir(stage), context.config
+    directory.mkdir(parents=True, exist_ok=True)
+    tasks = {t.task_id: t for t in context.tasks("train")}
+    verified: list[Verified] = []
+    refused = 0
+    for task_id, demonstrations in load_demonstrations(context.resources.vault, tasks):
+        for demonstration in demonstrations:
+            found = replay(tasks[task_id], demonstration, context.resources, context.harness)
+            if found is None:
+                refused += 1
+            else:
+                verified.append(found)
+    if not verified:
+        raise InputError("no demonstration passed its verifier", "look at the validation rows of this run")
+    policy = config.policy
+    tags = element_tags(TOOLS)
+    tokenizer = XtmlTokenizer.train((text for v in verified for text in texts(v)), tags, policy.vocab_size)
+    tokenizer.save(directory / "tokenizer")
+    rng = random.Random(config.seed)
+    examples = [encode(v, context.codec, rng, config.sft.effort_message_share) for v in verified]
+    examples = [e for e in examples if len(e[0]) <= policy.window]
+    model = Llama(
+        ModelConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=policy.hidden_size,
+            intermediate_size=policy.intermediate_size,
+            num_hidden_layers=policy.layers,
+            num_attention_heads=policy.heads,
+            num_key_value_heads=policy.kv_heads,
+            max_position_embeddings=policy.window,
+        ),
+        seed=config.seed,
+    )
+    induction_start(model, config.seed)
+    if config.sft.trainer == "deepspeed":
+        sft.train_data_parallel(model, examples, config.sft, config.seed, directory)
+    else:
+        from training.metrics import Metrics
+
+        metrics = Metrics(directory, sft.steps_of(config.sft))
+        sft.train(model, examples, config.sft, config.seed, lambda p: metrics.write(p.step, loss=p.loss, tokens=p.tokens, seconds=p.seconds))
+    fed = Counter(v.task_id for v in verified)
+    identity = checkpoint.save(directory / "final", model, None, {"step": sft.steps_of(config.sft), "parent_id": "", "fed": dict(fed)})
+    shutil.rmtree(directory / "start", ignore_errors=True)
+    return context.seal(
+        stage,
+        {
+            "checkpoint_id": identity,
+            "parent_id": "",
+            "steps": sft.steps_of(config.sft),
+            "demonstrations": len(verified),
+            "refused": refused,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "fed": dict(fed),
+        },
+    )
+
+
+def budgets(context: StageContext) -> dict[str, Any]:
+    """b0 of every task that RL or the evaluation uses, from completions of the cold start. Writes `b0.json`."""
+    stage = "budgets"
+    if context.finished(stage):
+        return context.done(stage)
+    directory, settings = context.stage_dir(stage), context.config.effort
+    directory.mkdir(parents=True, exist_ok=True)
+    model = Llama.load(context.checkpoint("cold_start"))
+    completions: list[tuple[TaskSpec, bool, int]] = []
+    for domain in DOMAINS:
+        wanted = context.selected(domain) + evaluation.held_out(context, domain, context.config.evaluation.tasks_per_domain)
+        rollouts = play(context, model, wanted, settings.samples, None, stage)
+        completions += [(r.job.task, r.passed, r.effort_tokens) for r in rollouts]
+    b0 = estimate(completions, settings)
+    (directory / "b0.json").write_text(b0.model_dump_json(indent=1))
+    rates = {f"pass_{d}": sum(p for t, p, _ in completions if t.domain == d) / max(1, sum(t.domain == d for t, _, _ in completions)) for d in DOMAINS}
+    return context.seal(stage, {"completions": len(completions), **rates, **{f"b0_{d}": v for d, v in b0.domains.items()}})
+
+
+def expert(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]:
+    """One expert; see `training.expert`."""
+    return experts.run(context, domain, effort)
+
+
+def mopd(context: StageContext) -> dict[str, Any]:
+    """The student; see `training.mopd`."""
+    return distillation.run(context)
+
+
+def evaluate(context: StageContext, shard: int = 0, shards: int = 1) -> dict[str, Any]:
+    """Evaluate every policy of the run (each `shards`-th of them) on held-out tasks."""
+    policies = ["cold_start", "student", *(expert_stage(d, e) for d in DOMAINS for e in EFFORTS), "trivial"]
+    stage = "evaluate"
+    if context.finished(stage):
+        return context.done(stage)
+    context.stage_dir(stage).mkdir(parents=True, exist_ok=True)
+    return context.seal(stage, evaluation.evaluate(context, list(islice(policies, shard, None, shards))))
