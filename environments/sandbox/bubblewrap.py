@@ -28,7 +28,7 @@ NOBODY = 65534
 
 _INSTALL = "apt-get install -y bubblewrap"
 _USERNS = "allow unprivileged user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
-_START_S = 20.0
+START_S = 20.0
 """A start takes some 30 ms; this much patience is for a machine that is busy with other work."""
 
 
@@ -226,7 +226,7 @@ def start_box(arguments: Sequence[str], command: Sequence[str], *, stdin: int, s
         for fd in (filter_read, info_write, error_write):
             os.close(fd)
     try:
-        text = _read_until_eof(info_read, _START_S)
+        text = _read_until_eof(info_read, START_S)
         inner_pid = int(json.loads(text)["child-pid"])
         return BoxProcess(outer, inner_pid, os.pidfd_open(inner_pid), os.getpid(), os.dup(error_read))
     except (ValueError, KeyError, OSError) as error:
@@ -261,14 +261,14 @@ def available() -> str:
         arguments = [*root_arguments(), "--proc", "/proc", "--dev", "/dev"]
         box = start_box(arguments, command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
-            code = box.outer.wait(_START_S)
+            code = box.outer.wait(START_S)
             said = box.complaint() if code else ""
         finally:
             box.kill()
     except (MissingDependencyError, SandboxError) as error:
         return str(error)
     except subprocess.TimeoutExpired:
-        return f"a sandbox did not start within {_START_S} s. Fix: run on a less busy machine"
+        return f"a sandbox did not start within {START_S} s. Fix: run on a less busy machine"
     return f"bubblewrap ended with {code}: {said}. Fix: {_USERNS}" if code else ""
 
 

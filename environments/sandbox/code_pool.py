@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from environments.errors import SandboxError
-from environments.sandbox.bubblewrap import BoxProcess, readable, require, root_arguments, sandbox_python, server_source, start_box
+from environments.sandbox.bubblewrap import START_S, BoxProcess, readable, require, root_arguments, sandbox_python, server_source, start_box
 from environments.sandbox.seccomp import pure_code_filter
 
 _CALL = struct.Struct("<BxxxIddI")
@@ -100,7 +100,7 @@ class _Worker:
         for fd in (self.payload, self.answer, self.output):
             os.set_blocking(fd, False)
         try:
-            if self._read_done(_GRACE_S)[0] != _READY:
+            if self._read_done(START_S)[0] != _READY:
                 raise _WorkerDied("it did not start")
         except _WorkerDied as error:
             said = self._box.complaint()

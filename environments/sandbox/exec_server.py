@@ -145,38 +145,48 @@ def do_unpack(request: dict[str, Any], body: bytes) -> tuple[dict[str, Any], byt
     return {}, b""
 
 
-def family(root: int) -> list[int]:
-    """Descendants of `root` and everything in its session."""
-    parents, found = {}, []
+def family(root: int) -> set[int]:
+    """Living descendants of `root` and everything in its session."""
+    parents: dict[int, int] = {}
+    found = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) > 1:
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
-                parents[int(entry)] = int(fields[1])
-                if int(fields[3]) == root and fields[0] != "Z":
-                    found.append(int(entry))
+                state, parent, _, session = file.read().rpartition(")")[2].split()[:4]
+                if state != "Z":
+                    parents[int(entry)] = int(parent)
+                    if int(session) == root:
+                        found.add(int(entry))
     chain = {root}
-    for _ in range(len(parents)):
-        more = {pid for pid, parent in parents.items() if parent in chain} - chain
-        if not more:
-            break
+    while more := {pid for pid, parent in parents.items() if parent in chain} - chain:
         chain |= more
-    return list(set(found) | (chain - {root}))
+    return found | (chain & parents.keys())
+
+
+def signal_all(pids: set[int], which: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, which)
 
 
 def kill_family(root: int) -> None:
+    """Stop the whole family first: killed one by one, orphans of other sessions would be lost from sight."""
+    stopped: set[int] = set()
     for _ in range(50):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(root, signal.SIGKILL)
-        left = family(root)
-        if not left:
-            return
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        reap()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)  # it outruns us: everything in the sandbox goes, except this process
+            os.killpg(root, signal.SIGSTOP)
+        fresh = family(root) - stopped
+        if not fresh:
+            break
+        signal_all(fresh, signal.SIGSTOP)
+        stopped |= fresh
+    else:
+        stopped = {-1}  # it outruns us: everything in the sandbox goes, except this process
+    signal_all(stopped, signal.SIGKILL)
+    deadline = time.monotonic() + 5.0
+    while family(root) and time.monotonic() < deadline:
+        time.sleep(0.002)
+        reap(root)
 
 
 statuses: dict[int, int] = {}
@@ -280,8 +290,6 @@ def do_exec(request: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes
                     process.stdin.close()
     if timed_out:
         kill_family(process.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
         dead = select.poll()
         dead.register(pidfd, select.POLLIN)
         dead.poll(5_000)

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from environments.errors import BadArgumentsError, SandboxError
 from environments.protocols import Capabilities, ExecResult
-from environments.sandbox.bubblewrap import BoxProcess, readable, require, root_arguments, sandbox_python, server_source, start_box
+from environments.sandbox.bubblewrap import START_S, BoxProcess, readable, require, root_arguments, sandbox_python, server_source, start_box
 
 _FRAME = struct.Struct(">II")
 _WORKSPACE = "/workspace"
@@ -104,7 +104,7 @@ class ProcessSandbox:
             os.close(theirs_out)
         sandbox = cls(config, box, requests, answers)
         try:
-            sandbox._receive(_GRACE_S)
+            sandbox._receive(START_S)
         except (SandboxError, OSError) as error:
             said = box.complaint()
             sandbox.close()

@@ -270,7 +270,7 @@ def test_a_dead_sandbox_is_replaced_and_two_deaths_are_an_infrastructure_error(m
 
 
 def test_a_sandbox_that_falls_silent_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_GRACE_S", 0.5)
+    monkeypatch.setattr(module, "_GRACE_S", 3.0)
     with CodePool(1) as pool:
         pool.call("def solve():\n    return 1\n", "solve", [[]])
         worker = next(iter(pool._live))
