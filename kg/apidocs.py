@@ -15,7 +15,8 @@ _HEADING = re.compile(r"^(?:([=\-*#~^]{3,})\s*\n)?([^\n]{3,100})\n([=\-*#~^]{3,}
 _LEAD = re.compile(
     r"^(?:this (?:module|package|file|subpackage) (?:provides|implements|contains|defines|is for|has|offers)?\s*|"
     r"[`:~\w]*\w+\.\w+[`\w.]* is a (?:module|package) (?:implementing|for|with|containing|that provides) (?:various\s+)?|"
-    r"(?:a |the )?(?:modules?|packages?|sub-?packages?|collection|set|library|suite) (?:containing|of|for|with|related to|that provides|implementing)\s*|"
+    r"(?:a |the )?(?:modules?|packages?|sub-?packages?|collection|set|library|suite) "
+    r"(?:containing|of|for|with|related to|that provides|implementing)\s*|"
     r"(?:(?:fast|basic|various|several|some|simple|general|generic|public|python|pythonic|efficient|core|common|the)\s+)*"
     r"(?:functions?|routines?|tools?|utilit(?:y|ies)|helpers?|generators|methods?|classes|class|wrappers?|"
     r"implementations?|definitions?|support|facilities|operations|interface|code|api)"
@@ -54,7 +55,7 @@ def summary(document: Document) -> str:
         text = re.sub(r"\s+", " ", paragraph).strip()
         if not text or text.startswith((".. ", ">>>", "-", "=", "*", "#")) or _HEADING.match(paragraph.strip()):
             continue
-        return re.split(r"(?<=[a-z)\]`'\"0-9]{2}[.!?])\s+(?=[A-Z`])", text)[0][:300]
+        return re.split(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!\b[A-Z]\.)\s+(?=[A-Z`])", text)[0][:300]
     return ""
 
 

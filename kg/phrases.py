@@ -49,7 +49,7 @@ def coverage(wanted: Sequence[str], text_words: Iterable[str]) -> float:
 
 def noun_phrases(sentence: str) -> list[str]:
     """Runs of two or three words of a sentence that look like noun phrases, in its own spelling, plural heads made singular."""
-    phrases = []
+    phrases: list[str] = []
     for piece in re.split(r"[^A-Za-z'’\-\s]+", sentence):
         run: list[str] = []
         for word in [*_WORD.findall(piece), ""]:
