@@ -60,7 +60,7 @@ argument case class data example instance kind library method module name object
 """Nouns that name nothing by themselves, whatever stands before them."""
 
 HEADS_LIKE_VERBS = _words("""
-count design estimate filter fit map match plot point process rank sample score search sum test transform
+count design estimate filter fit map match plot point process rank sample score search sort sum test transform
 """)
 """Verbs that are nouns too and may end a noun phrase."""
 

@@ -26,6 +26,9 @@ def test_a_reexport_carries_the_public_name_and_its_constants(fake_package: Path
     assert found["demo.Circle.scale"].text.startswith("scale(factor, times=3)\n")
     assert found["demo.area"].text.startswith("area(shape, /, digits=2)\n")
     assert {d.licence for d in found.values()} == {"MIT"}
+    assert found["demo.area"].text.endswith("\n\nDefined in demo.shapes.")
+    assert "Defined in" not in found["demo.solve"].text
+    assert found["demo.Circle.scale"].text.endswith("\n\nMethod of demo.Circle.")
 
 
 def test_links_are_recorded_and_can_be_stripped(fake_package: Path) -> None:
