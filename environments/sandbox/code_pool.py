@@ -46,7 +46,7 @@ class CallResult:
     errors: list[str] = field(default_factory=list)
     """One text an input; empty where the output counts."""
     error: str = ""
-    """The first thing that went wrong, empty when nothing did."""
+    """The first thing that went wrong, empty when nothing did. May be set beside complete outputs: it answered, then ended badly."""
     error_kind: str = ""
     """'syntax', 'exception', 'timeout', 'memory', 'protocol' (ended or wrote without a proper answer) or ''."""
     stdout: str = ""
