@@ -311,7 +311,7 @@ def _result(count: int, record: tuple[int, int, float, float], answer: bytes, ou
     partial = lines.pop()
     try:
         for line in lines:
-            item = json.loads(line)
+            item = json.loads(line.decode("ascii"))
             if type(item) is not dict or ended or len(outputs) > count:
                 raise ValueError("unexpected line")
             if item == {"end": True}:
