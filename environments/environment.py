@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from environments.errors import BadArgumentsError, UnknownToolError
+from environments.errors import BadArgumentsError, MalformedCallError, UnknownToolError
 from environments.protocols import Outcome
 from environments.task import TaskSpec, ToolCall, ToolSpec
 
@@ -48,6 +48,8 @@ class Environment(ABC):
         """
         if call.tool not in self.task.tools:
             raise UnknownToolError(f"there is no tool {call.tool!r:.60}", f"use one of: {', '.join(self.task.tools)}")
+        if call.malformed:
+            raise MalformedCallError(f"the arguments of {call.tool} are no JSON object: {call.malformed!r:.60}", "pass one JSON object")
         declared = {p.name: p for p in self.TOOLS[call.tool].parameters}
         for name, value in call.arguments.items():
             if name not in declared:
@@ -55,6 +57,8 @@ class Environment(ABC):
             expected = _PYTHON_TYPES[declared[name].type]
             if not isinstance(value, expected) or (isinstance(value, bool) and declared[name].type != "boolean"):
                 raise BadArgumentsError(f"{call.tool}.{name} is not of type {declared[name].type}: {value!r:.60}", "pass the declared type")
+            if isinstance(value, str) and not _is_text(value):
+                raise BadArgumentsError(f"{call.tool}.{name} holds a lone surrogate: {value!r:.60}", "pass valid Unicode")
         if missing := [name for name in declared if name not in call.arguments]:
             raise BadArgumentsError(f"{call.tool} lacks {', '.join(missing)}", "pass every declared argument")
         self.outcome.tool_calls += 1
@@ -70,3 +74,12 @@ class Environment(ABC):
         """End the episode and return the declared artefacts. The verifier sees nothing else."""
         self._state = "finished"
         return self.outcome
+
+
+def _is_text(value: str) -> bool:
+    """False for strings with lone surrogates, which no file, database or sandbox takes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -54,6 +54,8 @@ class ToolCall(Frozen):
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     index: int = 0
+    malformed: str = Field(default="", exclude_if=lambda text: not text)
+    """What the agent wrote where no arguments could be read; such a call is refused. Empty for every other call."""
 
 
 class Message(Frozen):

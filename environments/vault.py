@@ -50,6 +50,8 @@ class Vault:
                 text = path.read_text()
             except OSError as error:
                 raise CorruptArtifactError(f"vault entry {sha256[:16]} cannot be read ({error.strerror})", "run synthesis again for this task") from error
+            except UnicodeDecodeError as error:
+                raise CorruptArtifactError(f"vault entry {sha256[:16]} is not text", f"delete {path.name} and run synthesis again") from error
             if hashlib.sha256(text.encode()).hexdigest() != sha256:
                 raise CorruptArtifactError(f"vault entry {sha256[:16]} does not match its hash", f"delete {path.name} and run synthesis again")
             self._cache[sha256] = json.loads(text)

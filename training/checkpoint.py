@@ -51,14 +51,22 @@ def read_state(directory: Path) -> dict[str, Any]:
     """
     try:
         state = dict(json.loads((directory / STATE).read_text()))
+        named = state["checkpoint_id"]
         found = checkpoint_id(directory)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise CorruptArtifactError(f"{directory} is not a whole checkpoint ({type(error).__name__})", "delete the folder and resume; the stage goes on from the one before") from error
-    if state["checkpoint_id"] != found:
-        raise CorruptArtifactError(f"{directory} holds weights {found}, its state names {state['checkpoint_id']}", "delete the folder and resume")
+    if named != found:
+        raise CorruptArtifactError(f"{directory} holds weights {found}, its state names {named}", "delete the folder and resume")
     return state
 
 
 def load_optimizer(directory: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Restore an optimizer's state from a checkpoint."""
-    optimizer.load_state_dict(torch.load(directory / "optimizer.pt", weights_only=True))
+    """Restore an optimizer's state from a checkpoint.
+
+    Raises:
+        CorruptArtifactError: the file is missing, cut short, or of another optimizer.
+    """
+    try:
+        optimizer.load_state_dict(torch.load(directory / "optimizer.pt", weights_only=True))
+    except Exception as error:  # noqa: BLE001 - pickle, zip and torch raise many kinds
+        raise CorruptArtifactError(f"{directory} holds no whole optimizer state ({type(error).__name__})", "delete the folder and resume") from error

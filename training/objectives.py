@@ -46,7 +46,7 @@ def k25(logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, mas
     inside_BT = (log_ratio_BT.detach() >= config.log_ratio_low) & (log_ratio_BT.detach() <= config.log_ratio_high)
     # Outside the interval the ratio may overflow; it is multiplied by zero there, so it is bounded first.
     ratio_BT = log_ratio_BT.clamp(config.log_ratio_low, config.log_ratio_high).exp()
-    loss_BT = -inside_BT * ratio_BT * advantages_BT + config.log_ratio_penalty * log_ratio_BT**2
+    loss_BT = -(inside_BT * ratio_BT * advantages_BT) + config.log_ratio_penalty * log_ratio_BT**2
     loss = (loss_BT * mask_BT).sum() / max(tokens, 1)
     metrics = {
         "masked_tokens": float((~inside_BT * mask_BT).sum()),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from environments.errors import AgentError
+from environments.errors import AgentError, InfrastructureError
 from environments.families import make_environment
 from environments.harness.config import HarnessConfig
 from environments.harness.episode import Episode
@@ -138,11 +138,16 @@ class TokenEpisode:
                 self.episode.stop = "context" if len(self.tokens) >= self.window else "output_tokens"
 
     def finish(self) -> Rollout:
-        """Judge the outcome."""
+        """Judge the outcome; a sandbox that fails meanwhile leaves no verdict."""
         outcome = self.episode.finalize()
         stop = self.episode.stop
         assert stop is not None
-        verdict = None if stop == "infrastructure" else judge(self.job.task, outcome, self.resources)
+        verdict: Verdict | None = None
+        if stop != "infrastructure":
+            try:
+                verdict = judge(self.job.task, outcome, self.resources)
+            except InfrastructureError as error:
+                stop, self.episode.failure = "infrastructure", str(error)
         return Rollout(
             self.job,
             self.tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 from environments.environment import Environment
@@ -37,7 +38,7 @@ class SettingsEnvironment(Environment):
         if tool == "get":
             return str(row["value"])
         text = arguments["value"].strip()
-        if not text.lstrip("-").isascii() or not text.lstrip("-").isdigit() or len(text) > 18:
+        if not re.fullmatch(r"-?[0-9]{1,17}", text):
             return "not an integer"
         row["value"] = int(text)
         return "ok"

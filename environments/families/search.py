@@ -44,7 +44,7 @@ class SearchEnvironment(Environment):
             return "\n".join(f"{i} {short_title(h.title)}" for i, h in enumerate(hits, 1)) or "nothing found"
         if tool == "open":
             number = arguments["result"].strip()
-            if not number.isdigit() or not 1 <= int(number) <= len(self.results):
+            if not re.fullmatch(r"[0-9]{1,3}", number) or not 1 <= int(number) <= len(self.results):
                 return f"no result {number[:20]}"
             text = self.corpus.open(self.results[int(number) - 1]).text
             return excerpt(text, arguments["find"], self.WINDOW_CHARS)

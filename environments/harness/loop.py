@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
+from environments.errors import InfrastructureError
 from environments.families import make_environment
 from environments.harness.config import ENDPOINT, HarnessConfig
 from environments.harness.episode import Episode
@@ -19,7 +20,7 @@ from environments.verifiers import judge
 def run_messages(policy: MessagePolicy, task: TaskSpec, resources: Resources, harness: HarnessConfig = ENDPOINT, effort: Effort | None = None) -> Trace:
     """Run one whole episode and judge it.
 
-    An infrastructure failure of the environment gives a trace without a verdict; one of the policy (a dead endpoint)
+    An infrastructure failure of the environment or of the verifier's sandbox gives a trace without a verdict; one of the policy (a dead endpoint)
     raises EngineError, since another attempt elsewhere may succeed.
     """
     started = time.monotonic()
@@ -36,7 +37,12 @@ def run_messages(policy: MessagePolicy, task: TaskSpec, resources: Resources, ha
     stop = episode.stop
     assert stop is not None
     before = time.monotonic()
-    verdict: Verdict | None = None if stop == "infrastructure" else judge(task, outcome, resources)
+    verdict: Verdict | None = None
+    if stop != "infrastructure":
+        try:
+            verdict = judge(task, outcome, resources)
+        except InfrastructureError:
+            stop = "infrastructure"
     spoken = [m for m in episode.messages if m.role == "assistant"]
     return Trace(
         trajectory_id=uuid.uuid4().hex[:16],

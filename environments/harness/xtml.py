@@ -44,7 +44,9 @@ def _quote(value: str) -> str:
 
 def _unquote(value: str) -> str:
     try:
-        return str(json.loads(f'"{value}"'))
+        text = str(json.loads(f'"{value}"'))
+        text.encode()  # an escape can spell a lone surrogate
+        return text
     except ValueError as error:
         raise MalformedCallError(f"the attribute value {value!r:.40} has a broken escape", "use JSON's escapes") from error
 
@@ -216,7 +218,7 @@ class _Reader:
 
 def _call(reader: _Reader) -> ToolCall:
     tag, attributes = _attributes(reader.opening())
-    if tag != "call" or "tool" not in attributes or not attributes.get("index", "0").isdigit():
+    if tag != "call" or "tool" not in attributes or not re.fullmatch(r"[0-9]{1,4}", attributes.get("index", "0")):
         raise MalformedCallError(f"expected a call, got {tag!r:.40}", 'write call tool="name" index="0"')
     arguments: dict[str, object] = {}
     while reader.kind == "open":
@@ -226,9 +228,11 @@ def _call(reader: _Reader) -> ToolCall:
         text = reader.text_until_close("arg")
         if "type" in arg:
             try:
-                arguments[_unquote(arg["name"])] = json.loads(text)
-            except ValueError as error:
+                value = json.loads(text)
+                json.dumps(value, ensure_ascii=False).encode()  # an escape can spell a lone surrogate
+            except (ValueError, RecursionError) as error:
                 raise MalformedCallError(f"argument {arg['name']!r:.40} is not JSON: {text!r:.40}", "write compact JSON") from error
+            arguments[_unquote(arg["name"])] = value
         else:
             arguments[_unquote(arg["name"])] = text
     reader.closing("call")

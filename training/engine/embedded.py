@@ -45,6 +45,7 @@ class _Row:
     request: GenerateRequest | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
     def pending(self) -> list[int]:
         """Tokens that are not in the cache yet."""
@@ -65,6 +66,8 @@ class EmbeddedEngine:
         self._rows: list[_Row] = []  # row i of the cache belongs to self._rows[i]
         self._queue: deque[GenerateRequest] = deque()
         self._dead = False
+        self._aborted: set[str] = set()
+        self._finished_early: list[Generation] = []
         c = self.config
         self._cos, self._sin = model.cos, model.sin
         self._group = c.num_attention_heads // c.num_key_value_heads
@@ -110,8 +113,9 @@ class EmbeddedEngine:
         Raises:
             EngineError: the prefix leaves no room within the model's window, or the engine is closed.
         """
-        if self._dead:
-            raise EngineError("the embedded engine is closed", "make a new one")
+        self._check_open()
+        if not request.prefix:
+            raise EngineError("a request without a prefix", "pass at least one token")
         if len(request.prefix) >= self.config.max_position_embeddings:
             raise EngineError(
                 f"a prefix of {len(request.prefix)} tokens does not fit the window of {self.config.max_position_embeddings}", "raise max_position_embeddings or shorten observations"
@@ -129,7 +133,7 @@ class EmbeddedEngine:
             agree = next((i for i in range(limit) if row.cached[i] != request.prefix[i]), limit)
         row.cached = row.cached[:agree]
         row.version = self.version
-        row.request, row.tokens, row.logprobs = request, [], []
+        row.request, row.tokens, row.logprobs, row.versions = request, [], [], []
 
     def release(self, session: str) -> None:
         """Free the row of a finished trajectory."""
@@ -147,21 +151,22 @@ class EmbeddedEngine:
     def abort(self, request_ids: Sequence[str] | None = None) -> None:
         """Stop requests; the next `step` returns what they have."""
         wanted = None if request_ids is None else set(request_ids)
-        self._aborted = {r.session for r in self._rows if r.request and (wanted is None or r.session in wanted)}
+        self._aborted |= {r.session for r in self._rows if r.request and (wanted is None or r.session in wanted)}
         dropped = [q for q in self._queue if wanted is None or q.request_id in wanted]
         self._queue = deque(q for q in self._queue if q not in dropped)
-        self._finished_early = [Generation(q.request_id, [], [], [], "abort") for q in dropped]
-
-    _aborted: set[str] = set()
-    _finished_early: list[Generation] = []
+        self._finished_early += [Generation(q.request_id, [], [], [], "abort") for q in dropped]
 
     def load(self) -> Load:
         running = sum(r.request is not None for r in self._rows)
         return Load(running=running, queued=len(self._queue), kv_use=len(self._rows) / self.capacity)
 
     def close(self) -> None:
-        """Refuse further requests."""
+        """Refuse all further work."""
         self._dead = True
+
+    def _check_open(self) -> None:
+        if self._dead:
+            raise EngineError("the embedded engine is closed", "make a new one")
 
     # --- the model step ---
 
@@ -250,10 +255,16 @@ class EmbeddedEngine:
         for row, token, value in zip(rows, chosen[:, 0].tolist(), values, strict=True):
             row.tokens.append(token)
             row.logprobs.append(value)
+            row.versions.append(self.version)
 
     @torch.no_grad()
     def step(self) -> list[Generation]:
-        """One round: admit, prefill, decode one token for every running row. Returns what finished."""
+        """One round: admit, prefill, decode one token for every running row. Returns what finished.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        self._check_open()
         while self._queue and len(self._rows) < self.capacity:
             request = self._queue.popleft()
             row = _Row(session=request.request_id, version=self.version)
@@ -282,7 +293,7 @@ class EmbeddedEngine:
             stop = row.tokens[-1] in request.stop_tokens
             if stop or full or len(row.tokens) >= request.max_new_tokens or row.session in self._aborted:
                 reason = "stop" if stop else "abort" if row.session in self._aborted else "length"
-                finished.append(Generation(request.request_id, row.tokens, row.logprobs, [self.version] * len(row.tokens), reason))
+                finished.append(Generation(request.request_id, row.tokens, row.logprobs, row.versions, reason))
                 row.request = None
         self._aborted = set()
         return finished
@@ -290,11 +301,18 @@ class EmbeddedEngine:
     # --- the blocking interface ---
 
     def generate(self, requests: Sequence[GenerateRequest]) -> list[Generation]:
-        """Generate for all requests, in their order, and free their rows."""
+        """Generate for all requests, in their order, and free their rows.
+
+        Raises:
+            EngineError: two requests share an id, a prefix does not fit, or the engine is closed.
+        """
+        wanted = {request.request_id for request in requests}
+        if len(wanted) < len(requests):
+            raise EngineError("two requests of one call share a request_id", "give each its own")
         for request in requests:
             self.add(request)
         done: dict[str, Generation] = {}
-        while len(done) < len(requests):
+        while wanted - done.keys():
             for generation in self.step():
                 done[generation.request_id] = generation
                 self.release(generation.request_id)
@@ -302,9 +320,16 @@ class EmbeddedEngine:
 
     @torch.no_grad()
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probability of each token given those before it; the first scores 0.0."""
+        """Log-probability of each token given those before it; the first scores 0.0.
+
+        Raises:
+            EngineError: a sequence is empty or longer than the window, or the engine is closed.
+        """
+        self._check_open()
         scores: list[list[float]] = []
         for sequence in sequences:
+            if not 0 < len(sequence) <= self.config.max_position_embeddings:
+                raise EngineError(f"cannot score a sequence of {len(sequence)} tokens", f"pass 1 to {self.config.max_position_embeddings}")
             ids = torch.tensor([list(sequence)])
             logprobs = torch.log_softmax(self._model(ids)[0, :-1], dim=-1)
             scores.append([0.0, *logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist()])
