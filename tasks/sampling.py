@@ -6,6 +6,7 @@ document belongs to the branch that reached it first, so that the same passage n
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import cycle
@@ -15,8 +16,10 @@ from pydantic import Field
 from environments.protocols import Document, SearchSource
 from environments.task import DOMAINS, Domain, Frozen
 from kg import ConceptGraph
-from tasks.facts import integer_defaults
+from tasks.facts import Fact, askable, integer_defaults
 from tasks.kinds import KINDS
+
+log = logging.getLogger(__name__)
 
 
 class SynthesisConfig(Frozen):
@@ -54,7 +57,7 @@ def retrieve(graph: ConceptGraph, source: SearchSource, config: SynthesisConfig)
                 found = source.open(document_id)
             except KeyError:
                 found = None
-            documents[document_id] = found if found is not None and integer_defaults(found) else None
+            documents[document_id] = found if found is not None and askable(integer_defaults(found)) else None
         return documents[document_id] is not None
 
     own: dict[str, list[str]] = {}
@@ -63,14 +66,20 @@ def retrieve(graph: ConceptGraph, source: SearchSource, config: SynthesisConfig)
         for document_id in mine:
             owner.setdefault(document_id, graph.branch_of(concept.concept_id))
         own[concept.concept_id] = mine
-    given: dict[str, tuple[str, ...]] = {}
+    found: dict[str, list[str]] = {}
+    shared: dict[str, list[str]] = {}
     for concept in nodes:
         branch = graph.branch_of(concept.concept_id)
         ancestors = [graph.concept(a).name for a in graph.lineage(concept.concept_id)[:2]]
-        found = [h.document_id for h in source.search(" ".join([concept.name, *ancestors]), config.hits)]
-        mine = list(dict.fromkeys(d for d in [*own[concept.concept_id], *found] if usable(d) and owner.setdefault(d, branch) == branch))
-        if mine:
-            given[concept.concept_id] = tuple(mine[: config.documents])
+        hits = [h.document_id for h in source.search(" ".join([concept.name, *ancestors]), config.hits)]
+        mine = list(dict.fromkeys(d for d in [*own[concept.concept_id], *hits] if usable(d) and owner.setdefault(d, branch) == branch))
+        found[concept.concept_id] = mine
+        shared.setdefault(branch, []).extend(mine)
+    given: dict[str, tuple[str, ...]] = {}
+    for concept_id, mine in found.items():
+        if mine:  # neighbours of the same branch fill up, since most documents state one fact or two
+            filled = dict.fromkeys([*mine, *shared[graph.branch_of(concept_id)]])
+            given[concept_id] = tuple(filled)[: config.documents]
     return given
 
 
@@ -80,18 +89,24 @@ def sample(graph: ConceptGraph, source: SearchSource, config: SynthesisConfig, s
     The same graph, corpus, configuration and seed give the same draws.
     """
     documents = retrieve(graph, source, config)
-    return list(_draws(documents, config, seed))
+    facts = {node: [f for d in ids for f in integer_defaults(source.open(d))] for node, ids in documents.items()}
+    return list(_draws(documents, facts, config, seed))
 
 
-def _draws(documents: Mapping[str, tuple[str, ...]], config: SynthesisConfig, seed: int) -> Iterator[Draw]:
-    if not documents:
-        return
+def _draws(documents: Mapping[str, tuple[str, ...]], facts: Mapping[str, list[Fact]], config: SynthesisConfig, seed: int) -> Iterator[Draw]:
     for domain in DOMAINS:
         cells = [(kind.name, level) for kind in KINDS.values() if kind.domain == domain for level in config.levels if level in kind.levels]
         for n, (kind_name, level) in enumerate(cells):
             count = config.tasks.get(domain, 0) * (n + 1) // len(cells) - config.tasks.get(domain, 0) * n // len(cells)
-            for index, node in zip(range(count), _turns(documents, f"{seed}/{kind_name}/{level}"), strict=False):
+            able = [node for node in documents if _supports(kind_name, facts[node], level)]
+            log.info("%s level %d: %d tasks over %d of %d nodes with material", kind_name, level, count if able else 0, len(able), len(documents))
+            for index, node in zip(range(count), _turns(able, f"{seed}/{kind_name}/{level}"), strict=False):
                 yield Draw(node=node, kind=kind_name, level=level, index=index, documents=documents[node])
+
+
+def _supports(kind: str, facts: list[Fact], level: int) -> bool:
+    """Whether a node's facts can make a task at all: one of a few fixed tries succeeds."""
+    return any(KINDS[kind].draft(random.Random(i), facts, level) is not None for i in range(5))
 
 
 def _turns(nodes: Iterable[str], seed: str) -> Iterator[str]:

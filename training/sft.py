@@ -70,10 +70,10 @@ def loss_of(model: Llama, batch: Sequence[Example], context_weight: float) -> tu
     targets_BT = ids_BT[:, 1:]
     demonstrated = F.cross_entropy(hidden_BTD[learn_BT] @ model.head.T, targets_BT[learn_BT])
     if context_weight == 0:
-        return demonstrated, float(demonstrated)
+        return demonstrated, float(demonstrated.detach())
     context_BT = real_BT & ~learn_BT
     context = F.cross_entropy(hidden_BTD[context_BT] @ model.head.T, targets_BT[context_BT])
-    return demonstrated + context_weight * context, float(demonstrated)
+    return demonstrated + context_weight * context, float(demonstrated.detach())
 
 
 class LossModule(torch.nn.Module):

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from environments.families.search import excerpt
 from environments.task import Budgets, InitialState, canonical_json
-from tasks.facts import Fact
+from tasks.facts import Fact, askable
 from tasks.kinds.draft import Demonstration, Draft, KindSpec, call
 
 FORMS = ("n * A + B", "n * B + A", "(n + A) * B", "(n + B) * A", "n * A - B", "n * B - A", "A * B + n", "A * B - n", "A - n * B")
 """Candidate expressions; a level takes the first so many."""
 FORMS_BY_LEVEL = {1: 3, 2: 6, 3: 9}
-MAX_VALUE = 9_999
 HIDDEN_INPUTS = 8
 MAX_TRIES = 3
 _PROMPTS = (
@@ -34,7 +33,7 @@ def evaluate(form: str, a: int, b: int, n: int) -> int:
 
 def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
     """The level sets how many forms are possible; two executed examples tell them apart."""
-    usable = [f for f in facts if f.value <= MAX_VALUE]
+    usable = askable(facts)
     if not usable:
         return None
     fact = rng.choice(usable)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from environments.task import Budgets, Message
-from tasks.facts import Fact
+from tasks.facts import Fact, askable
 from tasks.kinds.draft import Demonstration, Draft, KindSpec, call
 from tasks.kinds.scratchpad import STYLES, add
 
@@ -22,15 +22,12 @@ _TWO = (
 ADDENDS = {1: (2, 9), 2: (11, 99), 3: (11, 99)}
 
 
-def _lookup(fact: Fact) -> list[Message]:
-    return [call("search", query=fact.title), call("open", result="1", find=fact.parameter)]
-
-
 def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
     """Level 1 and 2: one look-up and an addend of one or two digits. Level 3: two look-ups and an addend of two."""
+    facts = askable(facts)
     if not facts:
         return None
-    chosen = [rng.choice(list(facts))]
+    chosen = [rng.choice(facts)]
     if level == 3:
         others = [f for f in facts if f.title != chosen[0].title]
         if not others:
@@ -42,10 +39,16 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
     answer = sum(f.value for f in chosen) + k
     demonstrations = []
     for style in STYLES:
-        working = add(chosen[0].value, chosen[1].value, style) + ";" if level == 3 and style != "none" else ""
-        working += add(answer - k, k, style)
-        messages = [m for f in chosen for m in _lookup(f)]
-        demonstrations.append(Demonstration(style, (*messages, call("submit", working, answer=str(answer)))))
+        messages: list[Message] = []
+        thought = ""
+        for fact in chosen:
+            messages += [call("search", thought, query=fact.title), call("open", result="1", find=fact.parameter)]
+            thought = "" if style == "none" else f"{fact.parameter}={fact.value}"
+        steps = [thought] if thought else []
+        if level == 3 and style != "none":
+            steps.append(add(chosen[0].value, chosen[1].value, style))
+        steps.append(add(answer - k, k, style))
+        demonstrations.append(Demonstration(style, (*messages, call("submit", ";".join(s for s in steps if s), answer=str(answer)))))
     return Draft(
         kind="lookup",
         family="search",

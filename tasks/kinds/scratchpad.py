@@ -16,14 +16,13 @@ def add(a: int, b: int, style: Style) -> str:
     """
     if style == "none":
         return ""
-    total = str(a + b)
-    if style == "short":
-        return f"{a}+{b}:{total[::-1]}"
     width = max(len(str(a)), len(str(b)))
-    left, right = str(a).zfill(width)[::-1], str(b).zfill(width)[::-1]
+    left, right = str(a).zfill(width), str(b).zfill(width)  # equal widths keep a column's digits at a fixed distance
+    if style == "short":
+        return f"{left}+{right}:{str(a + b)[::-1]}"
     columns, carry = [], 0
-    for x, y in zip(left, right, strict=True):
+    for x, y in zip(reversed(left), reversed(right), strict=True):
         column = int(x) + int(y) + carry
         columns.append(f"{x}+{y}{'+1' if carry else ''}={column}")
         carry = column // 10
-    return f"{a}+{b}:{','.join(columns)}"
+    return f"{left}+{right}:{','.join(columns)}"

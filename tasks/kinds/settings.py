@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from environments.task import Budgets, InitialState, Message
-from tasks.facts import Fact
+from tasks.facts import Fact, askable
 from tasks.kinds.draft import Demonstration, Draft, KindSpec, call
 from tasks.kinds.scratchpad import STYLES, add
 
@@ -18,9 +18,10 @@ ROWS = 5
 
 def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
     """Level 1 and 2: one setting by a number of one or two digits. Level 3: two settings by three."""
-    if not facts:
+    named = askable(facts)
+    if not named:
         return None
-    first = rng.choice(list(facts))
+    first = rng.choice(named)
     settings: dict[str, Fact] = {f.parameter: f for f in facts if f.title == first.title}
     for f in rng.sample(list(facts), len(facts)):  # neighbours' defaults fill the store up, so that names must be read
         if len(settings) >= ROWS:
@@ -30,7 +31,10 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         return None
     names = [first.parameter]
     if level == 3:
-        names.append(rng.choice([n for n in settings if n != first.parameter]))
+        others = askable(f for n, f in settings.items() if n != first.parameter)
+        if not others:
+            return None
+        names.append(rng.choice(others).parameter)
     raises = {n: rng.randint(*ADDENDS[level]) for n in names}
     values = {n: f.value for n, f in settings.items()}
     after = {n: v + raises.get(n, 0) for n, v in values.items()}
