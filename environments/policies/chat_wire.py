@@ -140,7 +140,10 @@ def _assistant(message: Message, spoken: int, send_thinking: bool) -> dict[str, 
                 "id": _call_id(spoken, call.index),
                 "type": "function",
                 # Servers parse the history's arguments, so a malformed text travels inside a JSON object.
-                "function": {"name": call.tool, "arguments": json.dumps({"malformed": call.malformed} if call.malformed else call.arguments)},
+                "function": {
+                    "name": call.tool,
+                    "arguments": json.dumps({"malformed": call.malformed} if call.malformed else call.arguments),
+                },
             }
             for call in message.calls
         ]

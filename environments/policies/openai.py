@@ -88,7 +88,9 @@ class OpenAIChatPolicy:
         except httpx.InvalidURL as error:
             raise ConfigError(f"the endpoint {self.base_url!r:.80} is not a URL", "use something like http://127.0.0.1:8000/v1") from error
         if self._url.scheme not in ("http", "https") or not self._url.host:
-            raise ConfigError(f"the endpoint {self._url.host or self.base_url!r:.80} is not an http(s) URL", "use something like http://127.0.0.1:8000/v1")
+            raise ConfigError(
+                f"the endpoint {self._url.host or self.base_url!r:.80} is not an http(s) URL", "use something like http://127.0.0.1:8000/v1"
+            )
         if self._url.userinfo:
             raise ConfigError("the endpoint's URL holds a password", f"put the key into {self.api_key_env} instead")
         if not self.model:
@@ -98,7 +100,8 @@ class OpenAIChatPolicy:
     def _connect(self) -> None:
         self._lock = threading.Lock()
         # A proxy that the environment names cannot reach this machine's own loopback.
-        self._client = httpx.Client(timeout=self.timeout_s, trust_env=self._url.host not in _LOOPBACK)
+        # Certificates are read for https only: that takes a third of a second.
+        self._client = httpx.Client(timeout=self.timeout_s, trust_env=self._url.host not in _LOOPBACK, verify=self._url.scheme == "https")
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_client")}
@@ -128,7 +131,11 @@ class OpenAIChatPolicy:
             ConfigError: the endpoint refuses the key, or has no such model.
             EngineError: it is dead after all retries, refuses the request, or answers garbage.
         """
-        body: dict[str, Any] = {"model": self.model, "messages": write_messages(messages, send_thinking=self.send_thinking), "stream": False}
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": write_messages(messages, send_thinking=self.send_thinking),
+            "stream": False,
+        }
         if tools:
             body["tools"] = write_tools(tools)
         if self.temperature is not None:
@@ -154,7 +161,9 @@ class OpenAIChatPolicy:
                 return self._attempt(payload)
             except _Transient as failure:
                 if attempt >= self.retries:
-                    raise EngineError(f"{self.where} failed {attempt + 1} times, last: {failure}", "start the endpoint again or raise the retries") from None
+                    raise EngineError(
+                        f"{self.where} failed {attempt + 1} times, last: {failure}", "start the endpoint again or raise the retries"
+                    ) from None
                 wait_s = min(self.max_backoff_s, max(failure.wait_s, self.backoff_s * 2**attempt * (1 + random.random())))
                 log.warning("%s: %s; trying again in %.1f s", self.where, failure, wait_s)
                 attempt += 1
@@ -173,7 +182,9 @@ class OpenAIChatPolicy:
                     if time.monotonic() > deadline:  # a server that drips keeps every single read within its time-out
                         raise _Transient(f"no whole answer within {self.timeout_s:g} s")
                     if len(body) > MAX_BODY_BYTES:
-                        raise EngineError(f"{self.where} answered over {MAX_BODY_BYTES >> 20} MiB", "check that the base URL is that of a chat endpoint")
+                        raise EngineError(
+                            f"{self.where} answered over {MAX_BODY_BYTES >> 20} MiB", "check that the base URL is that of a chat endpoint"
+                        )
         except httpx.TimeoutException:
             raise _Transient(f"no answer within {self.timeout_s:g} s") from None
         except httpx.DecodingError:
@@ -194,7 +205,9 @@ class OpenAIChatPolicy:
         if not key:
             return {"Content-Type": "application/json"}
         if not (key.isascii() and key.isprintable()):
-            raise ConfigError(f"the key in {self.api_key_env} holds characters that no header may hold", "set it again, without line breaks")
+            raise ConfigError(
+                f"the key in {self.api_key_env} holds characters that no header may hold", "set it again, without line breaks"
+            )
         return {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
 
     def _redact(self, text: str) -> str:
