@@ -99,10 +99,10 @@ def flow_run_url() -> str:
     """Page of the current Prefect flow run in the UI; empty outside one."""
     from prefect.runtime import flow_run
 
-    return str(flow_run.get_ui_url() or "") if flow_run.get_id() else ""
+    return str(flow_run.ui_url or "") if flow_run.id else ""
 
 
 def _is_retry() -> bool:
     from prefect.runtime import flow_run
 
-    return bool(flow_run.get_id()) and int(flow_run.get_run_count() or 0) > 1
+    return bool(flow_run.id) and int(flow_run.run_count or 0) > 1

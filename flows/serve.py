@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 from environments.errors import ConfigError, InfrastructureError
 from flows.server import STOP_GRACE_S, prefect_env, prefect_server, terminate_on_sigterm
 from flows.steps.supervise import die_with_parent, stop_group
@@ -76,10 +78,9 @@ def service(port: int, workspace: Workspace | None = None, announce: Callable[[s
         }
         announce(f"server: {ui}")
         for pool in POOLS:
-            _prefect(["work-pool", "create", pool.name, "--type", "process", "--overwrite"], env)
-            _prefect(["work-pool", "set-concurrency-limit", pool.name, str(pool.limit)], env)
-        _prefect(["deploy", "--all", "--prefect-file", str(deployment_file())], env)
+            _create_pool(pool, url)
         workers = [stack.enter_context(_worker(pool, env, workspace)) for pool in POOLS]
+        _prefect(["deploy", "--all", "--prefect-file", str(deployment_file())], env)
         stopped = threading.Event()
         stack.callback(stopped.set)
         threading.Thread(target=_watch, args=(workers, stopped), daemon=True).start()
@@ -93,6 +94,17 @@ def serve_forever(port: int, announce: Callable[[str], None]) -> None:
     with service(port, announce=announce) as ui:
         announce(f"UI: {ui}/dashboard  (Ctrl-C stops everything)")
         threading.Event().wait()
+
+
+def _create_pool(pool: Pool, url: str) -> None:
+    """Create or update a process pool. By HTTP, since each `prefect` command costs seconds of imports."""
+    limit = {"concurrency_limit": pool.limit}
+    with httpx.Client(base_url=url, timeout=60.0, trust_env=False) as client:
+        answer = client.post("/work_pools/", json={"name": pool.name, "type": "process", **limit})
+        if answer.status_code == httpx.codes.CONFLICT:  # it is there from an earlier start
+            answer = client.patch(f"/work_pools/{pool.name}", json=limit)
+        if answer.is_error:
+            raise InfrastructureError(f"work pool {pool.name} was not created: {answer.text[:300]}", "see data/prefect/server.log")
 
 
 def _prefect(arguments: list[str], env: dict[str, str]) -> None:

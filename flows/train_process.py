@@ -12,11 +12,16 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from environments.errors import InputError, NinefoldError
 from environments.task import DOMAINS, EFFORTS
+from flows.stages import EXPERTS
+from flows.stages import expert as expert_name
 from flows.workspace import RunDirectory
 
+POLICIES = ("cold_start", "student", *(expert_name(domain, effort) for domain, effort in EXPERTS), "trivial")
+"""Whom the evaluation asks; a shard takes every n-th."""
 STAGES = ("cold_start", "budgets", "expert", "mopd", "evaluate")
 
 
@@ -27,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--domain", choices=DOMAINS)
     parser.add_argument("--effort", choices=EFFORTS)
+    parser.add_argument("--shard", type=int, default=0, help="with --shards: this process's share of an evaluation, left unsealed")
+    parser.add_argument("--shards", type=int, default=1)
     options = parser.parse_args(argv)
     if options.stage == "expert" and not (options.domain and options.effort):
         parser.error("expert needs --domain and --effort")
@@ -34,14 +41,14 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", datefmt="%H:%M:%S")
     signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     try:
-        run_stage(RunDirectory(options.run_dir.absolute()), options.stage, options.domain, options.effort)
+        run_stage(RunDirectory(options.run_dir.absolute()), options.stage, options.domain, options.effort, options.shard, options.shards)
     except NinefoldError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 3
     return 0
 
 
-def run_stage(run: RunDirectory, stage: str, domain: str | None, effort: str | None) -> None:
+def run_stage(run: RunDirectory, stage: str, domain: Any = None, effort: Any = None, shard: int = 0, shards: int = 1) -> None:
     """Build the stage's context and call it; importing torch is left to here."""
     from environments.resources import Resources
     from environments.sandbox import CodePool
@@ -61,6 +68,10 @@ def run_stage(run: RunDirectory, stage: str, domain: str | None, effort: str | N
         context = StageContext(run_dir=run.root, config=settings, resources=resources)
         if stage == "expert":
             stages.expert(context, domain, effort)
+        elif shards > 1:
+            from training.evaluate import evaluate
+
+            evaluate(context, POLICIES[shard::shards])
         else:
             getattr(stages, stage)(context)
 

@@ -159,11 +159,11 @@ def _as_they_end(futures: Mapping[str, Any], runner: DaskTaskRunner, timeout_s: 
     while pending:
         try:
             with runner.client.as_current():
-                wait([future.wrapped_future for future in pending.values()], timeout=timeout_s, return_when="FIRST_COMPLETED")
+                wait([future.wrapped_future for future in pending.values()], timeout=timeout_s, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
         except TimeoutError:
             keys = {future.wrapped_future.key for future in pending.values()}
-            stuck = [worker for worker, running in runner.client.processing().items() if keys & set(running)]
-            runner.client.cancel([future.wrapped_future for future in pending.values()], force=True)
+            stuck = [worker for worker, running in runner.client.processing().items() if keys & set(running)]  # type: ignore[no-untyped-call]
+            runner.client.cancel([future.wrapped_future for future in pending.values()], force=True)  # type: ignore[no-untyped-call]
             runner.client.restart_workers(stuck, timeout=RESTART_TIMEOUT_S, raise_for_error=False)
             error = InfrastructureError(
                 f"no shard ended for {timeout_s:.0f} s", "raise orchestration.shard_timeout_s, or use more and smaller shards"

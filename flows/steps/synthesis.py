@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from environments.errors import ConfigError
 from environments.records import MaterialRow, TaskMaterialRow, TaskNodeRow, TaskRow
 from environments.tables import read_rows, write_rows
 from environments.vault import Vault
@@ -15,15 +16,19 @@ from flows.steps.corpus import open_corpus
 from flows.steps.graph import load_graph
 from flows.steps.shards import StepOutput
 from flows.workspace import RunDirectory, StepRecord
-from tasks.sampling import Draw, SynthesisConfig, sample
+from tasks.sampling import Draw, sample
 from tasks.synthesis import synthesize
 
 TABLES: tuple[type[TaskNodeRow] | type[TaskMaterialRow], ...] = (TaskNodeRow, TaskMaterialRow)
 
 
 def plan_draws(run: RunDirectory, config: RunConfig, corpus: str) -> list[dict[str, Any]]:
-    """What is to be written: node, type, level and material of every task, in a fixed order."""
-    return [draw.model_dump(mode="json") for draw in sample(load_graph(run), open_corpus(run.workspace, corpus), config.synthesis, config.seed)]
+    """What is to be written: node, type, level and material of every task, in a fixed order. Raises ConfigError when it is nothing."""
+    draws = sample(load_graph(run), open_corpus(run.workspace, corpus), config.synthesis, config.seed)
+    if not draws:
+        fix = "grow more nodes (graph.max_nodes), index more packages (corpus.packages), or ask for tasks (synthesis.tasks)"
+        raise ConfigError("no node of the graph has a document with usable facts", fix)
+    return [draw.model_dump(mode="json") for draw in draws]
 
 
 def synthesize_shard(run: RunDirectory, step: str, corpus: str, draws: list[dict[str, Any]], seed: int) -> StepOutput:
@@ -55,7 +60,10 @@ def synthesize_shard(run: RunDirectory, step: str, corpus: str, draws: list[dict
             [TaskMaterialRow(run=run.name, task_id=t, material_sha256=m) for t, m in sorted(passages)],
         ),
     )
-    return StepOutput(outputs, {"candidates": len(tasks), "rejected": sum(row.status == "synthesis" for row in tasks.values()), "unsupported": unsupported})
+    return StepOutput(
+        outputs,
+        {"candidates": len(tasks), "rejected": sum(row.status == "synthesis" for row in tasks.values()), "unsupported": unsupported},
+    )
 
 
 def gather(run: RunDirectory, records: Sequence[StepRecord]) -> StepOutput:

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,11 @@ def folder(run: RunDirectory, stage: str) -> Path:
     retry_condition_fn=worth_retrying,
     tags=["training"],
 )
-def train_step(run_dir: str, step: str, key: str, timeout_s: float, module: str = MODULE) -> dict[str, Any]:
+def train_step(run_dir: str, step: str, key: str, timeout_s: float, module: str = MODULE, shards: int = 1) -> dict[str, Any]:
     """Train one stage to its end unless it is done; what an interrupted process of the same key left is continued.
+
+    Args:
+        shards: processes that share the stage's work before one of them all seals it; only for stages that can be shared.
 
     Raises:
         InputError: the process says that its input is wrong.
@@ -78,20 +82,25 @@ def train_step(run_dir: str, step: str, key: str, timeout_s: float, module: str 
             said = time.monotonic()
             log.info("%s: %s", step, describe(last))
 
-    run_process(
-        [sys.executable, "-m", module, *stage_arguments(step), "--run-dir", str(run.root)],
-        log_file=run.logs / f"{step}.log",
-        metrics_file=where / "metrics.jsonl",
-        on_metrics=on_metrics,
-        env={**os.environ, **THREADS},
-        timeout_s=timeout_s,
-    )
+    argv = [sys.executable, "-m", module, *stage_arguments(step), "--run-dir", str(run.root)]
+    settings: dict[str, Any] = {"log_file": run.logs / f"{step}.log", "env": {**os.environ, **THREADS}, "timeout_s": timeout_s}
+    if shards > 1:
+        _side_by_side([[*argv, "--shard", str(i), "--shards", str(shards)] for i in range(shards)], settings)
+    run_process(argv, metrics_file=where / "metrics.jsonl", on_metrics=on_metrics, **settings)
     done = read_done(where)
     progress(1, 1)
     tables = [*own_parts(run, where.name), metrics_table(run, step), *checkpoint_tables(run, step, done)]
     outputs = [where / "done.json", *(path for path in sorted((where / "final").glob("*")) if path.is_file()), *tables]
     figures = {k: v for k, v in done.items() if isinstance(v, int | float | str)}
     return run.finish(step, key, dict.fromkeys(outputs), figures, time.monotonic() - started).result
+
+
+def _side_by_side(commands: list[list[str]], settings: dict[str, Any]) -> None:
+    """Run processes at the same time; all end before the first failure is raised."""
+    with ThreadPoolExecutor(len(commands)) as pool:
+        ended = [pool.submit(run_process, argv, **settings) for argv in commands]
+    for future in ended:
+        future.result()
 
 
 def read_done(where: Path) -> dict[str, Any]:
@@ -108,8 +117,11 @@ def read_done(where: Path) -> dict[str, Any]:
 
 
 def own_parts(run: RunDirectory, name: str) -> list[Path]:
-    """Table parts that the training process of a stage wrote: `<stage>.parquet` and `<stage>-<step>.parquet`."""
-    return sorted(path for path in run.tables.glob(f"*/{name}*.parquet") if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.stem))
+    """Table parts that the training process of a stage wrote: `<stage>.parquet` and `<stage>-<step>.parquet`; the evaluation's all."""
+    if name == "evaluate":
+        return sorted([*run.tables.glob("evaluations/*.parquet"), *run.tables.glob("rollouts/evaluation-*.parquet")])
+    found = (path for path in run.tables.glob(f"*/{name}*.parquet") if path.parent.name != "evaluations")
+    return sorted(path for path in found if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.stem))
 
 
 def checkpoint_tables(run: RunDirectory, step: str, done: dict[str, Any]) -> list[Path]:
@@ -185,7 +197,8 @@ def metrics_table(run: RunDirectory, step: str) -> Path:
 
 def do_training(run: RunDirectory, stage: str, key: str, config: RunConfig) -> StepRecord:
     """Train a stage here and now, with the configured retries, and return its record."""
-    configured(config)(run_dir=str(run.root), step=stage, key=key, timeout_s=config.orchestration.trainer_timeout_s)
+    shards = config.orchestration.trainer_processes if stage == "evaluate" else 1
+    configured(config)(run_dir=str(run.root), step=stage, key=key, timeout_s=config.orchestration.trainer_timeout_s, shards=shards)
     record = run.finished(stage, key)
     assert record is not None, f"{stage} ended without its record"
     return record
