@@ -84,13 +84,13 @@ def _phrase(words: Sequence[str]) -> str:
     return " ".join([*words[:-1], head if words[-1] == lower[-1] else words[-1]])
 
 
-def _spell(word: str, seen: Mapping[str, int]) -> str:
-    """A word in lower case, unless the texts mostly write it otherwise (names) or it is an abbreviation."""
+def _spell(word: str, seen: Mapping[str, Counter[str]]) -> str:
+    """A word as the texts mostly write it within sentences: a name or an abbreviation keeps its capitals, odd forms do not."""
     lower = word.lower()
-    if word.isupper() and 2 <= len(word) <= 6:
-        return word
-    capital = lower[:1].upper() + lower[1:]
-    return "-".join(p[:1].upper() + p[1:] for p in lower.split("-")) if seen.get(capital, 0) > seen.get(lower, 0) else lower
+    forms = seen.get(lower, Counter({word: 1}))
+    best = max(sorted(forms), key=lambda form: (forms[form], form == lower))
+    regular = best.isupper() or all(part[1:] == part[1:].lower() for part in best.split("-"))
+    return best if regular else lower
 
 
 def shared_phrases(sentences: Sequence[tuple[str, str]], minimum: int = 2) -> list[tuple[str, list[str]]]:
@@ -101,9 +101,10 @@ def shared_phrases(sentences: Sequence[tuple[str, str]], minimum: int = 2) -> li
     """
     holders: dict[str, dict[str, None]] = defaultdict(dict)
     spelling: dict[str, str] = {}
-    seen: Counter[str] = Counter()
+    seen: dict[str, Counter[str]] = defaultdict(Counter)
     for identifier, sentence in sentences:
-        seen.update(_WORD.findall(sentence)[1:])  # The first word is capital by its place.
+        for word in _WORD.findall(sentence)[1:]:  # The first word is capital by its place.
+            seen[word.lower()][word] += 1
         for phrase in noun_phrases(sentence):
             holders[phrase.lower()][identifier] = None
             spelling.setdefault(phrase.lower(), phrase)

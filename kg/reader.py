@@ -22,11 +22,13 @@ from kg.words import DULL
 
 _POOL = 60
 """Hits a query may bring; a concept is read from what several queries bring together."""
-_MEMBERS = 150
-"""Hits among which a module's members are looked for."""
+_MODULE_HITS, _MEMBERS = 150, 400
+"""Hits among which modules, and a module's members, are looked for."""
 _SEED_MODULES, _MODULES = 20, 8
 """Modules whose members are read for a seed, and for any other concept."""
 _MAX_SEED_TOPICS, _MAX_TOPICS, _MAX_FUNCTIONS = 8, 5, 16
+_SEED_TOPIC_WORTH = 3.0
+"""What the documents of a seed's topic must be worth (see `_worth`) together."""
 _SETTINGS = 3
 """Literal defaults from which on a document reads as a set of options (domain agent)."""
 
@@ -51,8 +53,10 @@ class EmbeddedReader:
             return Reading((), (concept,), (found.document_id,), True, "a concrete object: its document has nothing narrower")
         queries = _plan(concept, ancestors)
         documents = _retrieve(queries, source)
-        words = content(concept)
-        modules = _modules(concept, words, _module_documents(words, documents, source))[: _MODULES if ancestors else _SEED_MODULES]
+        # A coarse seed is known by its telling words; further down every word counts: "random graph" is no "random variable".
+        words = (words_of(concept) or content(concept)) if ancestors else content(concept)
+        named = _modules(concept, words, _module_documents(content(concept), documents, source))
+        modules = named[: _MODULES if ancestors else _SEED_MODULES]
         pool = _api_pool(words, modules, documents, source)
         topics = _topics(concept, ancestors, words, modules, pool, documents)
         functions = [] if not ancestors else _functions(words, ancestors, modules, pool)
@@ -114,7 +118,7 @@ def _module_words(document: Document) -> list[str]:
 def _module_documents(words: Sequence[str], documents: Sequence[Document], source: SearchSource) -> list[Document]:
     """Module documents among the hits and among those of a search for modules: a package's long pages rank low otherwise."""
     found = {d.document_id: d for d in documents if is_module(d)}
-    for hit in source.search(f"module {' '.join(words)}", _MEMBERS):
+    for hit in source.search(f"module {' '.join(words)}", _MODULE_HITS):
         if hit.document_id not in found and is_module(document := source.open(hit.document_id)):
             found[hit.document_id] = document
     return list(found.values())
@@ -201,8 +205,8 @@ def _topics(
                 topics.append(_Topic(module.title, 99.0, (_evidence(module),), 0.9, "equivalent"))
             continue
         members = [d for d in pool if module_of(d).startswith(module.title) or d.title.startswith(f"{module.title}.")]
-        value = sum(_worth(d) for d in members)
-        if len(members) >= 3:
+        value = sum(_worth(d) for d in members if _worth(d) >= 1.0)
+        if len(members) >= 3 and (value or ancestors):
             topics.append(_Topic(label, weight + math.log1p(value), (_evidence(module),), min(0.9, 0.6 + 0.1 * weight)))
 
     sentences = [(d.document_id, summary(d)) for d in pool]
@@ -212,7 +216,9 @@ def _topics(
             continue  # This deep, a phrase that does not extend the concept is as likely beside it as below it.
         if name_key(phrase) in known or any(phrase_words <= names or phrase_words == names for names in taken):
             continue
-        value = sum(_worth(by_id[i]) for i in ids)
+        value = sum(_worth(by_id[i]) for i in ids if _worth(by_id[i]) >= 1.0)
+        if not ancestors and value < _SEED_TOPIC_WORTH:
+            continue  # A branch is where tasks come from: there must be something to ask.
         quotes = tuple(_evidence(by_id[i]) for i in sorted(ids, key=lambda i: (-_worth(by_id[i]), by_id[i].title))[:3])
         topics.append(_Topic(phrase, 0.8 * math.log1p(value) + 0.6 * math.log1p(len(ids)), quotes, min(0.9, 0.4 + 0.05 * len(ids))))
 

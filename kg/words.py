@@ -13,9 +13,9 @@ available be because been before being below between both but by can certain com
 default deprecated desired dimensional do does during e.g each either element-wise equal equivalent etc every few first for from
 functional given has have helper her his how i i.e if in into is it its last legacy like many may more most much multi multiple must
 n-dimensional negative never new next no non non-negative nor not note now of off often old on once one one-dimensional only or other
-our out over own per positive possibly real-valued related respectively resulting same satisfy satisfying see several since so some
-still such suitable than that the their them then there these they this those three through to too two under until up up-to-date upon
-useful very via vs was we well were what when where whether which while who whose will with within without would yet you your
+our out over own passed per positive possibly real-valued related respectively resulting same satisfy satisfying see several since so
+some still such suitable than that the their them then there these they this those three through to too two under until up up-to-date
+upon useful very via vs was we well were what when where whether which while who whose will with within without would yet you your
 """)
 """Words that end a noun phrase."""
 
@@ -66,15 +66,15 @@ count design estimate filter fit map match plot point process rank sample score 
 
 GENERIC = _words("""
 algorithm application approach arg argument array attribute axis base basic behavior behaviour bool boolean callable case class code
-collection component computation condition content copy current data default definition detail dict dictionary different dimension
-direct directory docstring element exact example expression feature field file fixed following form full function general generic given
-global group high implementation index individual information input instance integer interface item keyword kind kwarg length level
-library list local low main maximum mean method minimum mode model module multiple name new node note number numeric numerical numpy
-object one operation option optional order original output package pair parameter part particular point possible previous problem
-procedure process processing program property public python range real reference representation result routine scalar scheme scipy
-second sequence series set shape simple single size solution source special specific standard state step string structure style subset
-symbolic system table target technique term text theory time tool torch total true tuple type underlying unit usage user utility valid
-value variable various vector version way whole width work
+collection component computation condition configuration content copy current data default definition detail dict dictionary different
+dimension direct directory docstring element exact example expression feature field file fixed following form full function general
+generic given global group high implementation index individual information input instance integer interface item keyword kind kwarg
+length level library list local low main maximum mean method minimum mode model module multiple name new node note number numeric
+numerical numpy object one operation option optional order original output package pair parameter part particular point possible
+previous problem procedure process processing program property public python range real reference representation result routine scalar
+scheme scipy second sequence series set shape simple single size solution source special specific standard state step string structure
+style subset symbolic system table target technique term text theory time tool torch total true tuple type underlying unit usage user
+utility valid value variable various vector version way whole width work
 """)
 """Words too general to tell one concept from another (singular)."""
 

@@ -63,6 +63,17 @@ def test_shared_phrases_prefer_the_longer_one_that_carries_the_shorter() -> None
     assert shared_phrases(sentences) == [("discrete cosine transform", ["1", "2"]), ("digital filter", ["3", "4"])]
 
 
+def test_names_keep_their_capitals_and_odd_forms_do_not() -> None:
+    sentences = [
+        ("1", "Perform the Kolmogorov-Smirnov test on Least SQuares data."),
+        ("2", "Run a Kolmogorov-Smirnov test."),
+        ("3", "Fit a B-spline curve by least squares regression."),
+        ("4", "Draw a B-spline curve with least SQuares regression."),
+    ]
+    assert {phrase for phrase, _ in shared_phrases(sentences)} >= {"Kolmogorov-Smirnov test", "B-spline curve"}
+    assert not any("SQ" in phrase for phrase, _ in shared_phrases(sentences))
+
+
 def test_content_and_kinship_of_words() -> None:
     assert content("numerical optimization") == ["optimization"]
     assert content("number theory") == ["number", "theory"]
