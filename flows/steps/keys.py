@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,10 @@ def step_key(step: str, inputs: Any, code: str) -> str:
     return content_hash([step, inputs, code])[:32]
 
 
-def stage_code(stage: str, root: Path = ROOT) -> str:
-    """Hash of the code of a stage in `CODE`."""
-    return code_hash(CODE[stage], root)
+@cache
+def stage_code(stage: str) -> str:
+    """Hash of the code of a stage in `CODE`, as it was when this process first asked: an edit during a run counts for the next."""
+    return code_hash(CODE[stage])
 
 
 def code_hash(patterns: Sequence[str], root: Path = ROOT) -> str:
