@@ -5,6 +5,7 @@ It is a directory of JSON files that is never mounted into an agent's sandbox; o
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from environments.errors import CorruptArtifactError
+from environments.errors import CorruptArtifactError, DiskFullError
 from environments.task import Message, canonical_json
 
 
@@ -27,15 +28,16 @@ class Vault:
         return self.root / sha256[:2] / f"{sha256}.json"
 
     def put(self, value: Any) -> str:
-        """Store a JSON value; returns its sha256. Written under a temporary name, then renamed."""
+        """Store a JSON value; returns its sha256. Written under a temporary name, then renamed.
+
+        Raises:
+            DiskFullError: no space left; nothing half-written stays.
+        """
         text = canonical_json(value)
         sha256 = hashlib.sha256(text.encode()).hexdigest()
         path = self._path(sha256)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-            part.write_text(text)
-            os.replace(part, path)
+            _write(path, text)
         return sha256
 
     def get(self, sha256: str) -> Any:
@@ -62,11 +64,7 @@ class Vault:
 
     def put_demonstrations(self, task_id: str, value: Any) -> None:
         """Store a task's scripted solutions (JSON) under its id."""
-        path = self._script_path(task_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        part.write_text(canonical_json(value))
-        os.replace(part, path)
+        _write(self._script_path(task_id), canonical_json(value))
 
     def get_demonstrations(self, task_id: str) -> Any:
         """A task's scripted solutions; an empty list when it has none.
@@ -89,3 +87,16 @@ class Vault:
     def get_reference(self, sha256: str) -> list[Message]:
         """The reference solution stored under `sha256`."""
         return [Message.model_validate(m) for m in self.get(sha256)]
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text)
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC:
+            raise DiskFullError(f"no space left while writing {path.name}", "free some space and run again; finished parts are kept") from error
+        raise

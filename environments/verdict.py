@@ -55,7 +55,7 @@ class Verdict(BaseModel):
         Raises:
             NonFiniteRewardError: `score` is not a real number in [0, 1] (NaN, 1.5, "1", an object).
         """
-        if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score) or not 0 <= score <= 1:
+        if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:  # NaN compares false
             raise NonFiniteRewardError(f"the verifier returned {score!r:.80}", "return a finite float in [0, 1]")
         status: Status = "pass" if score == 1 else "fail"
         return cls(status=status, score=float(score), parts=parts or {}, evidence=evidence or {})

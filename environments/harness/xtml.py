@@ -216,6 +216,10 @@ class _Reader:
         self._next()
 
 
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _call(reader: _Reader) -> ToolCall:
     tag, attributes = _attributes(reader.opening())
     if tag != "call" or "tool" not in attributes or not re.fullmatch(r"[0-9]{1,4}", attributes.get("index", "0")):
@@ -228,7 +232,7 @@ def _call(reader: _Reader) -> ToolCall:
         text = reader.text_until_close("arg")
         if "type" in arg:
             try:
-                value = json.loads(text)
+                value = json.loads(text, parse_constant=_no_constant)
                 json.dumps(value, ensure_ascii=False).encode()  # an escape can spell a lone surrogate
             except (ValueError, RecursionError) as error:
                 raise MalformedCallError(f"argument {arg['name']!r:.40} is not JSON: {text!r:.40}", "write compact JSON") from error

@@ -147,8 +147,9 @@ class OpenAIChatPolicy:
         try:
             completion = read_completion(answer)
         except ValueError as error:
+            said = self._redact(answer[:80].decode(errors="replace"))
             raise EngineError(
-                f"{self.where} answered no chat completion: {self._redact(answer[:80].decode(errors='replace'))!r} ({type(error).__name__})",
+                f"{self.where} answered no chat completion: {said!r} ({type(error).__name__})",
                 "check that the base URL is that of an OpenAI-compatible server",
             ) from None
         self._count(completion.usage)

@@ -23,8 +23,8 @@ from environments.protocols import MessagePolicy
 from environments.resources import Resources
 from environments.task import Message, TaskSpec, ToolCall
 from environments.vault import Vault
-from tests.environments.hardening.worlds import coding_task, make_resources, search_task, settings_task
 from tests.environments.policies.chat_server import Answer, calls, completion, from_reference, nothing, ok, serve
+from tests.environments.small_tasks import coding_task, make_resources, search_task, settings_task
 
 KEY = "sk-test-0123456789-secret"
 ASK = [Message(role="user", content="hello")]
