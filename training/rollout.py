@@ -101,7 +101,10 @@ class TokenEpisode:
         self.versions: list[int] = []
         self.mask: list[int] = []
         self.thinking_tokens = 0
-        self._observe([t for m in self.episode.start() for t in codec.encode(m)] + codec.generation_prefix)
+        opening = [t for m in self.episode.start() for t in codec.encode(m)] + codec.generation_prefix
+        self._observe(opening[:window])
+        if len(opening) >= window and self.episode.stop is None:
+            self.episode.stop = "context"
 
     def _observe(self, tokens: list[int]) -> None:
         self.tokens += tokens
@@ -133,9 +136,13 @@ class TokenEpisode:
         except AgentError as error:
             answers = self.episode.refuse(error)
         if not self.done:
-            self._observe([t for m in answers for t in self.codec.encode(m)] + self.codec.generation_prefix)
-            if len(self.tokens) >= self.window or sum(self.mask) >= self.job.task.budgets.output_tokens:
-                self.episode.stop = "context" if len(self.tokens) >= self.window else "output_tokens"
+            observed = [t for m in answers for t in self.codec.encode(m)] + self.codec.generation_prefix
+            if len(self.tokens) + len(observed) >= self.window:  # nothing longer than the window may reach a trainer
+                self.episode.stop = "context"
+                return
+            self._observe(observed)
+            if sum(self.mask) >= self.job.task.budgets.output_tokens:
+                self.episode.stop = "output_tokens"
 
     def finish(self) -> Rollout:
         """Judge the outcome; a sandbox that fails meanwhile leaves no verdict."""

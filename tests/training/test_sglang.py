@@ -237,6 +237,9 @@ def test_refusals_name_the_value_and_leave_the_server_alive(engine: SglangEngine
         engine.update_weights_from_disk(tmp_path / "nothing", 9)
     (answer,) = engine.generate([_request("alive", [5], 4)])
     assert len(answer.tokens) == 4
+    deadline = time.monotonic() + 20  # the server publishes its figures after the answer
+    while engine.load().running and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert engine.load().running == 0
 
 
