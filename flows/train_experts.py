@@ -10,6 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from environments.errors import ConfigError, InputError
 from flows.context import RunContext, begin
 from flows.stages import EXPERTS, expert
+from flows.steps import training
 from flows.steps.shards import do_step
 from flows.steps.training import configured, do_training
 
@@ -64,7 +65,7 @@ def _together(context: RunContext, todo: dict[str, str]) -> None:
                     "step": stage,
                     "key": key,
                     "timeout_s": o.trainer_timeout_s,
-                    "module": "flows.train_process",
+                    "module": training.MODULE,
                 },
             )
             for stage, key in todo.items()

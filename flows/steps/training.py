@@ -198,7 +198,9 @@ def metrics_table(run: RunDirectory, step: str) -> Path:
 def do_training(run: RunDirectory, stage: str, key: str, config: RunConfig) -> StepRecord:
     """Train a stage here and now, with the configured retries, and return its record."""
     shards = config.orchestration.trainer_processes if stage == "evaluate" else 1
-    configured(config)(run_dir=str(run.root), step=stage, key=key, timeout_s=config.orchestration.trainer_timeout_s, shards=shards)
+    configured(config)(
+        run_dir=str(run.root), step=stage, key=key, timeout_s=config.orchestration.trainer_timeout_s, module=MODULE, shards=shards
+    )
     record = run.finished(stage, key)
     assert record is not None, f"{stage} ended without its record"
     return record

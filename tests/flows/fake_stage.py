@@ -15,8 +15,10 @@ STEPS = 6
 
 def main() -> int:
     stage = sys.argv[1] if "--domain" not in sys.argv else f"expert-{sys.argv[3]}-{sys.argv[5]}"
+    stage = {"mopd": "student"}.get(stage, stage)
     run = Path(sys.argv[sys.argv.index("--run-dir") + 1])
     where = run / "training" / stage
+    begun_at = time.monotonic()
     where.mkdir(parents=True, exist_ok=True)
     state = where / "state.txt"
     begun = int(state.read_text()) if state.exists() else 0
@@ -39,7 +41,11 @@ def main() -> int:
             os.kill(os.getpid(), signal.SIGKILL)
     (where / "final").mkdir(exist_ok=True)
     (where / "final" / "model.txt").write_text("weights")
-    (where / "done.json").write_text(json.dumps({"checkpoint_id": "abc", "steps": STEPS}))
+    (where / "done.json").write_text(
+        json.dumps(
+            {"checkpoint_id": f"of-{stage}", "steps": STEPS, "began": time.time() - time.monotonic() + begun_at, "ended": time.time()}
+        )
+    )
     return 0
 
 

@@ -16,17 +16,26 @@ from flows.workspace import RunDirectory, Workspace
 
 
 def evaluation(policy: str, domain: str, effort: str, rate: float, level: int = 0) -> EvaluationRow:
-    return EvaluationRow(
-        run="r", policy=policy, checkpoint_id="c", domain=domain, effort=effort, level=level, tasks=10, samples=20, pass_rate=rate, pass_low=0.0,
-        pass_high=1.0, pass_unbudgeted=rate, mean_tokens=40.5, mean_effort_tokens=30.0, budget=60.0,
-    )  # fmt: skip
+    fixed = {"run": "r", "checkpoint_id": "c", "tasks": 10, "samples": 20, "pass_low": 0.0, "pass_high": 1.0, "budget": 60.0}
+    tokens = {"mean_tokens": 40.5, "mean_effort_tokens": 30.0}
+    cell = {"policy": policy, "domain": domain, "effort": effort, "level": level, "pass_rate": rate, "pass_unbudgeted": rate}
+    return EvaluationRow.model_validate(fixed | tokens | cell)
 
 
 def task(task_id: str, status: str) -> TaskRow:
-    return TaskRow(
-        run="r", task_id=task_id, family="search", domain="general", kind="lookup", level=1, branch="b", split="", status=status, reject_reason="",
-        prompt="p", spec_json="{}", verifier_kind="exact_number", verifier_sha256="", verifier_version=1, synthesizer="s", synthesizer_version="1", licence="MIT",
-    )  # fmt: skip
+    fixed = {
+        "run": "r",
+        "family": "search",
+        "domain": "general",
+        "kind": "lookup",
+        "level": 1,
+        "branch": "b",
+        "split": "",
+        "reject_reason": "",
+    }
+    verifier = {"verifier_kind": "exact_number", "verifier_sha256": "", "verifier_version": 1}
+    other = {"prompt": "p", "spec_json": "{}", "synthesizer": "s", "synthesizer_version": "1", "licence": "MIT"}
+    return TaskRow.model_validate(fixed | verifier | other | {"task_id": task_id, "status": status})
 
 
 @pytest.fixture

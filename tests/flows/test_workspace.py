@@ -59,7 +59,7 @@ def test_a_full_disk_while_writing_is_typed_and_leaves_no_half_file(tmp_path: Pa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(DiskFullError, match="state.json"):
+    with pytest.raises(DiskFullError, match=r"state\.json"):
         module.write_json(tmp_path / "state.json", {})
     assert list(tmp_path.iterdir()) == []
 
