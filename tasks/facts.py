@@ -1,4 +1,4 @@
-"""Facts that a document states and that can be checked: integer defaults in a function's documented signature."""
+"""Facts that a document states and that can be checked: the defaults in a function's documented signature."""
 
 from __future__ import annotations
 
@@ -8,37 +8,53 @@ from dataclasses import dataclass
 
 from environments.protocols import Document
 
-MIN_VALUE, MAX_VALUE = 2, 9_999
-"""What a task may ask for: 0 and 1 are mostly flags; longer numbers are hash primes and memory sizes."""
+MAX_CHARS = 10
+"""Longer values are expressions, not something to remember."""
+FLAGS = frozenset({"None", "True", "False", "0", "1", "-1", "0.0", "1.0"})
+"""Values so common that whoever guesses one of them is often right: they fill tables up, no task asks for them."""
 
-_DEFAULT = re.compile(r"(?<![\w.])([a-z][A-Za-z_]{2,19})(?:\s*:\s*[\w\[\], .|]+?)?\s*=\s*(\d{1,5})(?=\s*[,)\n])")
+_DEFAULT = re.compile(r"""(?<![\w.])([a-z][A-Za-z_]{1,19})(?:\s*:\s*[\w\[\], .|]+?)?\s*=\s*('[A-Za-z_\-]+'|-?\d+(?:\.\d*)?(?:e-?\d+)?|None|True|False)(?=\s*[,)\n])""")
 
 
 @dataclass(frozen=True)
 class Fact:
-    """`parameter` of `title` defaults to `value`, says `passage` of the document."""
+    """`parameter` of `title` defaults to `value` (as spelled, without quotes), says `passage` of the document."""
 
     title: str
     parameter: str
-    value: int
+    value: str
     document_id: str
     passage: str
     source: str
     licence: str
 
+    @property
+    def integer(self) -> int | None:
+        """The value as a whole number, when it is one."""
+        return int(self.value) if self.value.lstrip("-").isdigit() else None
 
-def askable(facts: Iterable[Fact]) -> list[Fact]:
-    """Those whose value is worth asking for."""
-    return [f for f in facts if f.value >= MIN_VALUE]
 
-
-def integer_defaults(document: Document) -> list[Fact]:
-    """The integer defaults, flags included, in the document's signature, which is its first paragraph. No signature gives none."""
+def defaults(document: Document) -> list[Fact]:
+    """The plain defaults (numbers, words, flags) in the document's signature, which is its first paragraph."""
     signature = document.text.split("\n\n", 1)[0]
     if "(" not in signature or len(signature) > 4000:
         return []
-    found: dict[str, int] = {}
+    found: dict[str, str] = {}
     for name, value in _DEFAULT.findall(signature):
-        if int(value) <= MAX_VALUE:
-            found.setdefault(name, int(value))
-    return [Fact(document.title, name, value, document.document_id, " ".join(signature.split())[:600], document.source, document.licence) for name, value in found.items()]
+        found.setdefault(name, value.strip("'"))
+    passage = " ".join(signature.split())[:600]
+    return [
+        Fact(document.title, name, value, document.document_id, passage, document.source, document.licence)
+        for name, value in found.items()
+        if len(value) <= MAX_CHARS
+    ]
+
+
+def askable(facts: Iterable[Fact]) -> list[Fact]:
+    """Those whose value cannot well be guessed."""
+    return [f for f in facts if f.value not in FLAGS]
+
+
+def integers(facts: Iterable[Fact]) -> list[Fact]:
+    """Those whose value is a whole number from 2 to 9,999."""
+    return [f for f in facts if f.integer is not None and 2 <= f.integer <= 9_999]

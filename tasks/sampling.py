@@ -16,7 +16,7 @@ from pydantic import Field
 from environments.protocols import Document, SearchSource
 from environments.task import DOMAINS, Domain, Frozen
 from kg import ConceptGraph
-from tasks.facts import Fact, askable, integer_defaults
+from tasks.facts import Fact, askable, defaults
 from tasks.kinds import KINDS
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def retrieve(graph: ConceptGraph, source: SearchSource, config: SynthesisConfig)
                 found = source.open(document_id)
             except KeyError:
                 found = None
-            documents[document_id] = found if found is not None and askable(integer_defaults(found)) else None
+            documents[document_id] = found if found is not None and askable(defaults(found)) else None
         return documents[document_id] is not None
 
     own: dict[str, list[str]] = {}
@@ -89,7 +89,7 @@ def sample(graph: ConceptGraph, source: SearchSource, config: SynthesisConfig, s
     The same graph, corpus, configuration and seed give the same draws.
     """
     documents = retrieve(graph, source, config)
-    facts = {node: [f for d in ids for f in integer_defaults(source.open(d))] for node, ids in documents.items()}
+    facts = {node: [f for d in ids for f in defaults(source.open(d))] for node, ids in documents.items()}
     return list(_draws(documents, facts, config, seed))
 
 

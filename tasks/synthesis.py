@@ -16,7 +16,7 @@ from environments.records import MaterialRow
 from environments.task import Message, Provenance, TaskSpec, VerifierRef
 from environments.vault import Vault
 from kg import ConceptGraph
-from tasks.facts import Fact, integer_defaults
+from tasks.facts import Fact, defaults
 from tasks.kinds import KINDS, Draft
 from tasks.sampling import Draw
 
@@ -42,7 +42,7 @@ def synthesize(draw: Draw, graph: ConceptGraph, source: SearchSource, vault: Vau
         None when the node's facts do not support the type at that level.
     """
     rng = random.Random(f"{seed}/{draw.node}/{draw.kind}/{draw.level}/{draw.index}")
-    facts = [fact for document_id in draw.documents for fact in integer_defaults(source.open(document_id))]
+    facts = [fact for document_id in draw.documents for fact in defaults(source.open(document_id))]
     kind = KINDS[draw.kind]
     draft = next((d for _ in range(ATTEMPTS) if (d := kind.draft(rng, facts, draw.level)) is not None), None)
     if draft is None:
@@ -96,6 +96,7 @@ def _unreachable(draft: Draft, source: SearchSource) -> str:
         hits = source.search(fact.title, SearchEnvironment.RESULTS)
         if not hits or hits[0].document_id != fact.document_id:
             return "search does not find the document first"
-        if f"{fact.parameter}={fact.value}" not in excerpt(source.open(fact.document_id).text, fact.parameter, SearchEnvironment.WINDOW_CHARS).replace(" ", ""):
+        shown = excerpt(source.open(fact.document_id).text, fact.parameter, SearchEnvironment.WINDOW_CHARS)
+        if f"{fact.parameter}={fact.value}" not in shown.replace(" ", "").replace("'", ""):
             return "the document's excerpt does not show the value"
     return ""

@@ -26,10 +26,10 @@ class SftConfig(Frozen):
 
     trainer: Literal["plain", "deepspeed"] = "deepspeed"
     workers: int = Field(default=2, description="Data-parallel processes")
-    tokens: int = Field(default=5_000_000, description="Tokens to train on, padding included, all workers together")
-    batch_tokens: int = Field(default=8192, description="Tokens of one optimizer step, all workers together")
-    matrix_lr: float = Field(default=4e-3, description="Muon's learning rate")
-    other_lr: float = Field(default=3e-3, description="AdamW's learning rate for embeddings and norms")
+    tokens: int = Field(default=4_500_000, description="Tokens to train on, padding included, all workers together")
+    batch_tokens: int = Field(default=4096, description="Tokens of one optimizer step, all workers together")
+    matrix_lr: float = Field(default=6e-3, description="Muon's learning rate")
+    other_lr: float = Field(default=2e-3, description="AdamW's learning rate for embeddings and norms")
     warmup_steps: int = 30
     context_weight: float = Field(default=0.3, description="Weight of the tokens of prompts and tool results")
     effort_message_share: float = Field(default=0.5, description="Share of demonstrations that show an effort message, of a random level")

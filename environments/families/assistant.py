@@ -12,14 +12,14 @@ _NAME = ToolParameter(name="name", description="Name of the setting.")
 
 
 class SettingsEnvironment(Environment):
-    """One table `settings(name, value)`; tools `get`, `set` and `submit`. Values are integers."""
+    """One table `settings(name, value)`; tools `get`, `set` and `submit`. Values are text."""
 
     TOOLS: ClassVar[dict[str, ToolSpec]] = {
         "get": ToolSpec(name="get", description="Read a setting.", parameters=(_NAME,)),
         "set": ToolSpec(
             name="set",
             description="Write a setting that exists.",
-            parameters=(_NAME, ToolParameter(name="value", description="The new value, an integer.")),
+            parameters=(_NAME, ToolParameter(name="value", description="The new value.")),
         ),
         "submit": ToolSpec(name="submit", description="Declare the work done. Nothing can be changed afterwards."),
     }
@@ -37,8 +37,5 @@ class SettingsEnvironment(Environment):
             return "no such setting"
         if tool == "get":
             return str(row["value"])
-        text = arguments["value"].strip()
-        if not re.fullmatch(r"-?[0-9]{1,17}", text):
-            return "not an integer"
-        row["value"] = int(text)
+        row["value"] = arguments["value"].strip()
         return "ok"

@@ -11,7 +11,7 @@ from environments.protocols import Outcome, Verifier
 from environments.resources import Resources
 from environments.task import TaskSpec
 from environments.verdict import Verdict
-from environments.verifiers import exact_number, final_state, hidden_tests
+from environments.verifiers import exact_number, exact_values, final_state, hidden_tests
 from environments.verifiers.fixture import VerifierFixture
 
 VERIFIER_TIMEOUT_S = 60.0
@@ -19,12 +19,14 @@ VERIFIER_TIMEOUT_S = 60.0
 
 _registry: dict[str, Callable[[Resources], Verifier]] = {
     "exact_number": lambda resources: exact_number.ExactNumber(),
+    "exact_values": lambda resources: exact_values.ExactValues(),
     "final_state": lambda resources: final_state.FinalState(),
     "hidden_tests": lambda resources: hidden_tests.HiddenTests(resources.pool),
 }
 
 FIXTURES: dict[str, tuple[VerifierFixture, ...]] = {
     "exact_number": exact_number.FIXTURES,
+    "exact_values": exact_values.FIXTURES,
     "final_state": final_state.FIXTURES,
     "hidden_tests": hidden_tests.FIXTURES,
 }
@@ -32,6 +34,7 @@ FIXTURES: dict[str, tuple[VerifierFixture, ...]] = {
 
 ENTRIES: dict[str, str] = {
     "exact_number": "environments.verifiers.exact_number:ExactNumber",
+    "exact_values": "environments.verifiers.exact_values:ExactValues",
     "final_state": "environments.verifiers.final_state:FinalState",
     "hidden_tests": "environments.verifiers.hidden_tests:HiddenTests",
 }

@@ -10,6 +10,9 @@ from typing import Any
 from environments.task import Budgets, Domain, InitialState, Message, ToolCall
 from tasks.facts import Fact
 
+STYLES = ("long", "short", "none")
+"""How much a demonstration of a reading or bookkeeping task writes down before it acts; the first is the reference."""
+
 
 @dataclass(frozen=True)
 class Demonstration:

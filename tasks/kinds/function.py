@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from environments.families.search import excerpt
 from environments.task import Budgets, InitialState, canonical_json
-from tasks.facts import Fact, askable
+from tasks.facts import Fact, integers
 from tasks.kinds.draft import Demonstration, Draft, KindSpec, call
 
 FORMS = ("n * A + B", "n * B + A", "(n + A) * B", "(n + B) * A", "n * A - B", "n * B - A", "A * B + n", "A * B - n", "A - n * B")
@@ -33,12 +33,12 @@ def evaluate(form: str, a: int, b: int, n: int) -> int:
 
 def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
     """The level sets how many forms are possible; two executed examples tell them apart."""
-    usable = askable(facts)
+    usable = integers(facts)
     if not usable:
         return None
     fact = rng.choice(usable)
     forms = FORMS[: FORMS_BY_LEVEL[level]]
-    form, a, b = rng.choice(forms), fact.value, rng.randint(11, 99)
+    form, a, b = rng.choice(forms), int(fact.value), rng.randint(11, 99)
     public = sorted(rng.sample(range(2, 10), 2))
     values = {f: [evaluate(f, a, b, n) for n in public] for f in forms}
     if b == a or len({tuple(v) for v in values.values()}) < len(forms):

@@ -1,4 +1,4 @@
-"""Search questions: look documented defaults up and add to them."""
+"""Search questions: look documented defaults up, in one document or in two, and report them in order."""
 
 from __future__ import annotations
 
@@ -7,59 +7,60 @@ from collections.abc import Sequence
 
 from environments.task import Budgets, Message
 from tasks.facts import Fact, askable
-from tasks.kinds.draft import Demonstration, Draft, KindSpec, call
-from tasks.kinds.scratchpad import STYLES, add
+from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, call
 
-_ONE = (
-    "How much is the documented default of `{p}` in `{f}` plus {k}?",
-    "Find the default of `{p}` in `{f}`. Add {k} to it.",
-    "`{f}` runs with its default `{p}`, then {k} more. What is the total?",
+_PROMPTS = (
+    "What are the documented defaults of {names}? Answer with the values, in this order, separated by commas.",
+    "Look up {names}. Report the default values in this order, with commas between them.",
+    "Which defaults does the documentation give for {names}? Values only, comma-separated, in order.",
 )
-_TWO = (
-    "Add the documented defaults of `{p}` in `{f}` and `{q}` in `{g}`, and {k} more.",
-    "What do the default `{p}` of `{f}`, the default `{q}` of `{g}` and {k} sum to?",
-)
-ADDENDS = {1: (2, 9), 2: (11, 99), 3: (11, 99)}
+
+
+def _spoken(facts: Sequence[Fact]) -> str:
+    """`a` and `b` of `f`, then `c` of `g`."""
+    by_title: dict[str, list[str]] = {}
+    for fact in facts:
+        by_title.setdefault(fact.title, []).append(f"`{fact.parameter}`")
+    return ", then ".join(f"{' and '.join(names)} of `{title}`" for title, names in by_title.items())
 
 
 def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
-    """Level 1 and 2: one look-up and an addend of one or two digits. Level 3: two look-ups and an addend of two."""
-    facts = askable(facts)
-    if not facts:
-        return None
-    chosen = [rng.choice(facts)]
-    if level == 3:
-        others = [f for f in facts if f.title != chosen[0].title]
-        if not others:
+    """Level 1: two values of one document. Level 2: one each of two documents. Level 3: two of one and one of another."""
+    by_title: dict[str, list[Fact]] = {}
+    for fact in askable(facts):
+        by_title.setdefault(fact.title, []).append(fact)
+    wanted = {1: (2,), 2: (1, 1), 3: (2, 1)}[level]
+    chosen: list[Fact] = []
+    for count in wanted:
+        able = [title for title, found in by_title.items() if len(found) >= count and title not in {f.title for f in chosen}]
+        if not able:
             return None
-        chosen.append(rng.choice(others))
-    k = rng.randint(*ADDENDS[level])
-    names = {"p": chosen[0].parameter, "f": chosen[0].title, "q": chosen[-1].parameter, "g": chosen[-1].title, "k": k}
-    prompt = rng.choice(_TWO if level == 3 else _ONE).format(**names)
-    answer = sum(f.value for f in chosen) + k
+        chosen += rng.sample(by_title[rng.choice(able)], count)
+    values = [f.value for f in chosen]
     demonstrations = []
     for style in STYLES:
         messages: list[Message] = []
-        thought = ""
+        notes: list[str] = []
+        title = ""
         for fact in chosen:
-            messages += [call("search", thought, query=fact.title), call("open", result="1", find=fact.parameter)]
-            thought = "" if style == "none" else f"{fact.parameter}={fact.value}"
-        steps = [thought] if thought else []
-        if level == 3 and style != "none":
-            steps.append(add(chosen[0].value, chosen[1].value, style))
-        steps.append(add(answer - k, k, style))
-        demonstrations.append(Demonstration(style, (*messages, call("submit", ";".join(s for s in steps if s), answer=str(answer)))))
+            if fact.title != title:
+                messages.append(call("search", query=fact.title))
+            title = fact.title
+            messages.append(call("open", result="1", find=fact.parameter))
+            notes.append(f"{fact.parameter}={fact.value}" if style == "long" else fact.value)
+        thinking = "" if style == "none" else ";".join(notes)
+        demonstrations.append(Demonstration(style, (*messages, call("submit", thinking, answer=",".join(values)))))
     return Draft(
         kind="lookup",
         family="search",
         domain="general",
         level=level,
-        prompt=prompt,
+        prompt=rng.choice(_PROMPTS).format(names=_spoken(chosen)),
         tools=("search", "open", "submit"),
-        budgets=Budgets(steps=8, output_tokens=320, wall_s=60, submissions=1),
-        verifier_kind="exact_number",
-        verifier_entry="environments.verifiers.exact_number:ExactNumber",
-        payload={"answer": str(answer)},
+        budgets=Budgets(steps=9, output_tokens=320, wall_s=60, submissions=1),
+        verifier_kind="exact_values",
+        verifier_entry="environments.verifiers.exact_values:ExactValues",
+        payload={"values": values},
         facts=tuple(chosen),
         demonstrations=tuple(demonstrations),
     )

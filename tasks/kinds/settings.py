@@ -1,4 +1,4 @@
-"""Office workflow over a settings store that holds a function's documented defaults: raise the named ones."""
+"""Office workflow over a settings store that holds documented defaults: copy, swap and rotate values, change nothing else."""
 
 from __future__ import annotations
 
@@ -7,46 +7,43 @@ from collections.abc import Sequence
 
 from environments.task import Budgets, InitialState, Message
 from tasks.facts import Fact, askable
-from tasks.kinds.draft import Demonstration, Draft, KindSpec, call
-from tasks.kinds.scratchpad import STYLES, add
+from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, call
 
-_ONE = ("Settings of `{f}`: raise `{p}` by {k}.", "Increase `{p}` of `{f}` by {k}.", "`{f}` needs {k} more of `{p}`. Change the setting.")
-_TWO = ("Settings of `{f}`: raise `{p}` by {k} and `{q}` by {j}.", "Increase `{p}` of `{f}` by {k}, then `{q}` by {j}.")
-ADDENDS = {1: (2, 9), 2: (11, 99), 3: (100, 999)}
-ROWS = 5
+_PROMPTS = {
+    1: ("Copy the value of `{a}` into `{b}`.", "Set `{b}` to what `{a}` is."),
+    2: ("Swap the values of `{a}` and `{b}`.", "Exchange `{a}` with `{b}`."),
+    3: ("Rotate: `{b}` gets the value of `{a}`, `{c}` that of `{b}`, `{a}` that of `{c}`.", "Move values on: `{a}` to `{b}`, `{b}` to `{c}`, `{c}` to `{a}`."),
+}
+ROWS = 6
 
 
 def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
-    """Level 1 and 2: one setting by a number of one or two digits. Level 3: two settings by three."""
-    named = askable(facts)
-    if not named:
+    """Level 1: copy one value. Level 2: swap two. Level 3: rotate three."""
+    settings: dict[str, Fact] = {}
+    for fact in rng.sample(list(facts), len(facts)):
+        if len(settings) < ROWS:
+            settings.setdefault(fact.parameter, fact)
+    named = askable(settings.values())
+    names = [f.parameter for f in rng.sample(named, min(level if level > 1 else 2, len(named)))]
+    before = {n: f.value for n, f in settings.items()}
+    if len(names) < max(2, level) or len({before[n] for n in names}) < len(names):
         return None
-    first = rng.choice(named)
-    settings: dict[str, Fact] = {f.parameter: f for f in facts if f.title == first.title}
-    for f in rng.sample(list(facts), len(facts)):  # neighbours' defaults fill the store up, so that names must be read
-        if len(settings) >= ROWS:
-            break
-        settings.setdefault(f.parameter, f)
-    if len(settings) < 2:
-        return None
-    names = [first.parameter]
-    if level == 3:
-        others = askable(f for n, f in settings.items() if n != first.parameter)
-        if not others:
-            return None
-        names.append(rng.choice(others).parameter)
-    raises = {n: rng.randint(*ADDENDS[level]) for n in names}
-    values = {n: f.value for n, f in settings.items()}
-    after = {n: v + raises.get(n, 0) for n, v in values.items()}
-    words = {"f": first.title, "p": names[0], "q": names[-1], "k": raises[names[0]], "j": raises[names[-1]]}
-    prompt = rng.choice(_TWO if level == 3 else _ONE).format(**words)
+    # (from, to): each target gets what the source held at the start.
+    moves = [(names[0], names[1])] if level == 1 else [(names[i], names[(i + 1) % level]) for i in range(level)]
+    after = before | {target: before[source] for source, target in moves}
+    title = settings[names[0]].title
+    prompt = f"Settings taken from `{title}`. " + rng.choice(_PROMPTS[level]).format(**dict(zip("abc", names, strict=False)))
     demonstrations = []
     for style in STYLES:
-        messages: list[Message] = []
-        for n in names:
-            messages += [call("get", name=n), call("set", add(values[n], raises[n], style), name=n, value=str(after[n]))]
+        messages: list[Message] = [call("get", name=source) for source, _ in moves]
+        note = "" if style == "none" else ";".join(f"{target}={before[source]}" for source, target in moves)
+        for source, target in moves:
+            messages.append(call("set", note, name=target, value=before[source]))
+            note = ""
+        if style == "long":  # look again before declaring the work done
+            messages += [call("get", name=target) for _, target in moves]
         demonstrations.append(Demonstration(style, (*messages, call("submit"))))
-    order = sorted(values)
+    order = sorted(settings)
     return Draft(
         kind="settings",
         family="assistant",
@@ -54,16 +51,16 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         level=level,
         prompt=prompt,
         tools=("get", "set", "submit"),
-        budgets=Budgets(steps=8, output_tokens=320, wall_s=60, submissions=1),
+        budgets=Budgets(steps=12, output_tokens=320, wall_s=60, submissions=1),
         verifier_kind="final_state",
         verifier_entry="environments.verifiers.final_state:FinalState",
         payload={
-            "initial": {"settings": [{"name": n, "value": values[n]} for n in order]},
+            "initial": {"settings": [{"name": n, "value": before[n]} for n in order]},
             "tables": {"settings": [{"name": n, "value": after[n]} for n in order]},
         },
         facts=tuple(settings[n] for n in order),
         demonstrations=tuple(demonstrations),
-        initial_state=InitialState(tables={"settings": tuple({"name": n, "value": values[n]} for n in order)}),
+        initial_state=InitialState(tables={"settings": tuple({"name": n, "value": before[n]} for n in order)}),
     )
 
 
