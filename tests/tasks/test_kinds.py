@@ -1,0 +1,146 @@
+"""Every task type at every level over real documents: the reference and all demonstrations pass, for real."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from environments.environment import Environment
+from environments.families import make_environment
+from environments.harness.config import LAPTOP
+from environments.harness.episode import Episode
+from environments.resources import Resources
+from environments.task import FAMILY_DOMAIN, Message
+from environments.verifiers import ENTRIES, judge
+from tasks.facts import Fact, defaults
+from tasks.kinds import KINDS, Draft
+from tasks.synthesis import to_task
+from tests.tasks.real_material import resources as make_resources
+from tests.tasks.real_material import stating
+from training.demonstrations import replay
+
+CELLS = [
+    pytest.param(kind.name, level, id=f"{kind.name}-{level}", marks=[pytest.mark.sandbox] if kind.family == "coding" else [])
+    for kind in KINDS.values()
+    for level in kind.levels
+]
+DRAFTS = 6
+
+
+@pytest.fixture(scope="module")
+def resources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resources]:
+    with make_resources(tmp_path_factory.mktemp("kinds")) as made:
+        yield made
+
+
+def facts(seed: int, documents: int = 8) -> list[Fact]:
+    chosen = random.Random(seed).sample(stating()[:60], documents)
+    return [f for d in chosen for f in defaults(d)]
+
+
+def drafts(kind: str, level: int, count: int = DRAFTS) -> list[Draft]:
+    """The first so many that succeed."""
+    found = (KINDS[kind].draft(random.Random(seed), facts(seed), level) for seed in range(count * 20))
+    made = [d for d in found if d is not None][:count]
+    assert len(made) == count, f"{kind} at level {level} is hardly ever possible"
+    return made
+
+
+@pytest.mark.parametrize(("kind", "level"), CELLS)
+def test_reference_and_demonstrations_pass_when_replayed(kind: str, level: int, resources: Resources) -> None:
+    for draft in drafts(kind, level):
+        task = to_task(draft, "node", "branch", resources.vault)
+        assert resources.vault.get_reference(task.reference_sha256) == list(draft.demonstrations[0].messages)
+        for demonstration in draft.demonstrations:
+            verified = replay(task, demonstration, resources, LAPTOP)
+            assert verified is not None, (demonstration.style, draft.prompt)
+            said = [m for m in verified.messages if m.role == "assistant"]
+            assert len(said) == len(demonstration.messages) <= task.budgets.steps
+            assert all(i < len(said) - 1 for i in demonstration.masked)
+
+
+@pytest.mark.parametrize(("kind", "level"), CELLS)
+def test_doing_nothing_and_handing_in_nothing_fail(kind: str, level: int, resources: Resources) -> None:
+    for draft in drafts(kind, level, 2):
+        task = to_task(draft, "node", "branch", resources.vault)
+        environment = make_environment(task, resources)
+        assert isinstance(environment, Environment)
+        episode = Episode(environment, LAPTOP)
+        episode.start()
+        episode.act(Message(role="assistant", content="nothing"))
+        assert judge(task, episode.finalize(), resources).status == "fail"
+        last = draft.demonstrations[0].messages[-1]
+        empty = replace(
+            draft.demonstrations[0],
+            messages=(
+                last.model_copy(
+                    update={"calls": tuple(c.model_copy(update={"arguments": dict.fromkeys(c.arguments, "")}) for c in last.calls)}
+                ),
+            ),
+        )
+        assert replay(task, empty, resources, LAPTOP) is None
+
+
+@pytest.mark.parametrize(("kind", "level"), CELLS)
+def test_drafts_are_decided_by_their_seed(kind: str, level: int) -> None:
+    assert drafts(kind, level, 3) == drafts(kind, level, 3)
+    assert len({d.prompt for d in drafts(kind, level)}) > DRAFTS // 2
+
+
+@pytest.mark.parametrize(("kind", "level"), CELLS)
+def test_a_draft_is_what_its_type_says(kind: str, level: int) -> None:
+    spec = KINDS[kind]
+    for draft in drafts(kind, level):
+        assert (draft.kind, draft.family, draft.domain, draft.level) == (spec.name, spec.family, spec.domain, level)
+        assert FAMILY_DOMAIN[draft.family] == draft.domain
+        assert draft.verifier_entry == ENTRIES[draft.verifier_kind]
+        assert draft.facts
+        assert len({d.style for d in draft.demonstrations}) == len(draft.demonstrations) >= 2
+        assert "not found" not in draft.prompt
+        assert "submit" in draft.tools
+
+
+@pytest.mark.parametrize(("kind", "level"), CELLS)
+def test_demonstrations_come_in_several_lengths(kind: str, level: int) -> None:
+    """What an effort budget can select between."""
+    for draft in drafts(kind, level, 3):
+        sizes = {
+            sum(len(m.thinking) + sum(len(str(v)) for c in m.calls for v in c.arguments.values()) for m in d.messages)
+            for d in draft.demonstrations
+        }
+        assert len(sizes) >= min(3, len(draft.demonstrations))
+
+
+def test_coding_prompts_show_the_value_that_they_ask_for() -> None:
+    for level in KINDS["function"].levels:
+        for draft in drafts("function", level):
+            (fact,) = draft.facts
+            assert f"{fact.parameter}={fact.value}" in draft.prompt.replace(" ", "")
+
+
+@pytest.mark.sandbox
+def test_a_hidden_test_tells_every_other_form_apart(resources: Resources) -> None:
+    """Public examples leave one reading; a wrong form fails the hidden tests too."""
+    for draft in drafts("function", max(KINDS["function"].levels), 3):
+        task = to_task(draft, "node", "branch", resources.vault)
+        longest = max(draft.demonstrations, key=lambda d: len(d.masked))
+        assert longest.masked
+        for i in longest.masked:
+            source = longest.messages[i].calls[0].arguments["source"]
+            wrong = replace(
+                longest,
+                messages=(
+                    longest.messages[-1].model_copy(
+                        update={"calls": (longest.messages[-1].calls[0].model_copy(update={"arguments": {"source": source}}),)}
+                    ),
+                ),
+            )
+            assert replay(task, wrong, resources, LAPTOP) is None
+
+
+@pytest.mark.parametrize(("kind", "level"), CELLS)
+def test_without_facts_there_is_no_draft(kind: str, level: int) -> None:
+    assert KINDS[kind].draft(random.Random(0), [], level) is None
