@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from environments.errors import BadArgumentsError, MalformedCallError, UnknownToolError
+from environments.errors import AgentError, BadArgumentsError, MalformedCallError, UnknownToolError
 from environments.protocols import Outcome
 from environments.task import TaskSpec, ToolCall, ToolSpec
 
@@ -43,9 +43,16 @@ class Environment(ABC):
         """Execute one call and return what the agent reads.
 
         Raises:
-            AgentError: unknown tool or bad arguments; the text is the agent's answer.
+            AgentError: unknown tool, bad arguments, or a call after the end; the text is the agent's answer.
             InfrastructureError: a machine part failed.
         """
+        if self._state == "finished":
+            raise AgentError(f"the episode is over, {call.tool!r:.60} was not executed", "make no calls after the end")
+        if self.submitted:
+            raise AgentError(
+                f"all {self.task.budgets.submissions} submissions are used, {call.tool!r:.60} was not executed",
+                "make no calls after the last submit",
+            )
         if call.tool not in self.task.tools:
             raise UnknownToolError(f"there is no tool {call.tool!r:.60}", f"use one of: {', '.join(self.task.tools)}")
         if call.malformed:
