@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from environments.errors import CorruptArtifactError, InputError
 from environments.records import RewardRow
 from environments.task import Domain, Effort, TaskSpec
 from training import checkpoint, trainer
@@ -46,8 +47,19 @@ def pick(tasks: list[TaskSpec], count: int, *seed: object) -> list[TaskSpec]:
 
 
 def load_budgets(context: StageContext) -> Budget0:
-    """b0 as the `budgets` stage sealed it."""
-    return Budget0.model_validate_json((context.stage_dir("budgets") / "b0.json").read_text())
+    """b0 as the `budgets` stage sealed it.
+
+    Raises:
+        InputError: that stage has not run.
+        CorruptArtifactError: its file does not read back.
+    """
+    path = context.stage_dir("budgets") / "b0.json"
+    if not path.exists():
+        raise InputError("stage budgets has not finished", "run it first, or resume the run")
+    try:
+        return Budget0.model_validate_json(path.read_bytes())
+    except ValueError as error:
+        raise CorruptArtifactError(f"{path} is not a table of budgets", "delete the folder and resume the run") from error
 
 
 def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]:
