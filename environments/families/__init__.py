@@ -10,7 +10,9 @@ from environments.families.search import SearchEnvironment
 from environments.resources import Resources
 from environments.task import TaskSpec, ToolSpec
 
-TOOLS: tuple[ToolSpec, ...] = tuple(tool for family in (SearchEnvironment, SettingsEnvironment, CodingEnvironment) for tool in family.TOOLS.values())
+TOOLS: tuple[ToolSpec, ...] = tuple(
+    tool for family in (SearchEnvironment, SettingsEnvironment, CodingEnvironment) for tool in family.TOOLS.values()
+)
 """Every tool of every family."""
 
 

@@ -9,7 +9,11 @@ from environments.environment import Environment
 from environments.protocols import SearchSource
 from environments.task import TaskSpec, ToolParameter, ToolSpec
 
-SUBMIT = ToolSpec(name="submit", description="Submit the final answer.", parameters=(ToolParameter(name="answer", description="The answer, nothing else."),))
+SUBMIT = ToolSpec(
+    name="submit",
+    description="Submit the final answer.",
+    parameters=(ToolParameter(name="answer", description="The answer, nothing else."),),
+)
 
 
 class SearchEnvironment(Environment):
@@ -24,7 +28,10 @@ class SearchEnvironment(Environment):
         "open": ToolSpec(
             name="open",
             description="Show where a word stands in a numbered result of the last search.",
-            parameters=(ToolParameter(name="result", description="Number of the result."), ToolParameter(name="find", description="Word to look for.")),
+            parameters=(
+                ToolParameter(name="result", description="Number of the result."),
+                ToolParameter(name="find", description="Word to look for."),
+            ),
         ),
         "submit": SUBMIT,
     }

@@ -61,7 +61,9 @@ class Episode:
                 return []
             elapsed = time.monotonic() - started
             self.environment_s += elapsed
-            self.records.append(ToolRecord(step=self.steps, tool=call.tool, arguments=call.arguments, result=text, error=error, wall_s=elapsed))
+            self.records.append(
+                ToolRecord(step=self.steps, tool=call.tool, arguments=call.arguments, result=text, error=error, wall_s=elapsed)
+            )
             answers.append(Message(role="tool", tool=call.tool, index=call.index, content=self.harness.observe(text)))
             if self.environment.submitted:
                 self.stop = "submitted"

@@ -17,7 +17,9 @@ from environments.verdict import Verdict
 from environments.verifiers import judge
 
 
-def run_messages(policy: MessagePolicy, task: TaskSpec, resources: Resources, harness: HarnessConfig = ENDPOINT, effort: Effort | None = None) -> Trace:
+def run_messages(
+    policy: MessagePolicy, task: TaskSpec, resources: Resources, harness: HarnessConfig = ENDPOINT, effort: Effort | None = None
+) -> Trace:
     """Run one whole episode and judge it.
 
     An infrastructure failure of the environment or of the verifier's sandbox gives a trace without a verdict; one of the policy (a dead endpoint)
@@ -59,6 +61,11 @@ def run_messages(policy: MessagePolicy, task: TaskSpec, resources: Resources, ha
         output_tokens=sum(len(f"{m.thinking} {m.content} {m.calls}".split()) for m in spoken),
         thinking_tokens=sum(len(m.thinking.split()) for m in spoken),
         malformed_calls=episode.malformed,
-        timings={"generate": generate_s, "environment": episode.environment_s, "verify": time.monotonic() - before, "total": time.monotonic() - started},
+        timings={
+            "generate": generate_s,
+            "environment": episode.environment_s,
+            "verify": time.monotonic() - before,
+            "total": time.monotonic() - started,
+        },
         verdict=verdict,
     )
