@@ -19,7 +19,14 @@ from environments.records import Row
 
 R = typing.TypeVar("R", bound=Row)
 
-_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), list[str]: pa.list_(pa.string()), list[int]: pa.list_(pa.int64())}
+_ARROW = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    list[str]: pa.list_(pa.string()),
+    list[int]: pa.list_(pa.int64()),
+}
 
 
 def arrow_schema(model: type[Row]) -> pa.Schema:
@@ -51,7 +58,9 @@ def write_rows(path: Path, model: type[R], rows: Iterable[R]) -> Path:
     except OSError as error:
         part.unlink(missing_ok=True)
         if error.errno == errno.ENOSPC:
-            raise DiskFullError(f"no space left while writing {path.name}", "free some space and run again; finished parts are kept") from error
+            raise DiskFullError(
+                f"no space left while writing {path.name}", "free some space and run again; finished parts are kept"
+            ) from error
         raise
     return path
 
@@ -68,4 +77,6 @@ def read_rows(path: Path, model: type[R]) -> list[R]:
             table = file.read()
         return [model.model_validate(r) for r in table.to_pylist()]
     except (OSError, pa.ArrowException, ValidationError) as error:
-        raise CorruptArtifactError(f"{path} is not a whole {model.TABLE} file ({type(error).__name__})", "delete it and run again; the stage writes it anew") from error
+        raise CorruptArtifactError(
+            f"{path} is not a whole {model.TABLE} file ({type(error).__name__})", "delete it and run again; the stage writes it anew"
+        ) from error

@@ -51,11 +51,17 @@ class Vault:
             try:
                 text = path.read_text()
             except OSError as error:
-                raise CorruptArtifactError(f"vault entry {sha256[:16]} cannot be read ({error.strerror})", "run synthesis again for this task") from error
+                raise CorruptArtifactError(
+                    f"vault entry {sha256[:16]} cannot be read ({error.strerror})", "run synthesis again for this task"
+                ) from error
             except UnicodeDecodeError as error:
-                raise CorruptArtifactError(f"vault entry {sha256[:16]} is not text", f"delete {path.name} and run synthesis again") from error
+                raise CorruptArtifactError(
+                    f"vault entry {sha256[:16]} is not text", f"delete {path.name} and run synthesis again"
+                ) from error
             if hashlib.sha256(text.encode()).hexdigest() != sha256:
-                raise CorruptArtifactError(f"vault entry {sha256[:16]} does not match its hash", f"delete {path.name} and run synthesis again")
+                raise CorruptArtifactError(
+                    f"vault entry {sha256[:16]} does not match its hash", f"delete {path.name} and run synthesis again"
+                )
             self._cache[sha256] = json.loads(text)
         return self._cache[sha256]
 
@@ -98,5 +104,7 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         if error.errno == errno.ENOSPC:
-            raise DiskFullError(f"no space left while writing {path.name}", "free some space and run again; finished parts are kept") from error
+            raise DiskFullError(
+                f"no space left while writing {path.name}", "free some space and run again; finished parts are kept"
+            ) from error
         raise

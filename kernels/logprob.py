@@ -34,9 +34,7 @@ def _logits(hidden_CD: Tensor, weight_VD: Tensor, temperature: float) -> Tensor:
 
 class _SelectedLogprob(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, temperature: float, chunk: int
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, temperature: float, chunk: int) -> tuple[Tensor, Tensor]:
         dtype = _accumulation_dtype(hidden_TD.dtype)
         tokens = hidden_TD.shape[0]
         logprob_T = torch.empty(tokens, dtype=dtype, device=hidden_TD.device)

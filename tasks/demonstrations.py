@@ -14,4 +14,7 @@ def load(vault: Vault, task_ids: Iterable[str]) -> Iterator[tuple[str, list[Demo
     for task_id in task_ids:
         stored = vault.get_demonstrations(task_id)
         if stored:
-            yield task_id, [Demonstration(d["style"], tuple(Message.model_validate(m) for m in d["messages"]), tuple(d["masked"])) for d in stored]
+            yield (
+                task_id,
+                [Demonstration(d["style"], tuple(Message.model_validate(m) for m in d["messages"]), tuple(d["masked"])) for d in stored],
+            )

@@ -13,7 +13,10 @@ MAX_CHARS = 10
 FLAGS = frozenset({"None", "True", "False", "0", "1", "-1", "0.0", "1.0"})
 """Values so common that whoever guesses one of them is often right: they fill tables up, no task asks for them."""
 
-_DEFAULT = re.compile(r"""(?<![\w.])([a-z][A-Za-z_]{1,19})(?:\s*:\s*[\w\[\], .|]+?)?\s*=\s*('[A-Za-z_\-]+'|-?\d+(?:\.\d*)?(?:e-?\d+)?|None|True|False)(?=\s*[,)\n])""")
+_DEFAULT = re.compile(
+    r"""(?<![\w.])([a-z][A-Za-z_]{1,19})(?:\s*:\s*[\w\[\], .|]+?)?"""  # a name, perhaps its annotation
+    r"""\s*=\s*('[A-Za-z_\-]+'|-?\d+(?:\.\d*)?(?:e-?\d+)?|None|True|False)(?=\s*[,)\n])"""  # its default, up to the next parameter
+)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,9 @@ def _draws(documents: Mapping[str, tuple[str, ...]], facts: Mapping[str, list[Fa
         for n, (kind_name, level) in enumerate(cells):
             count = config.tasks.get(domain, 0) * (n + 1) // len(cells) - config.tasks.get(domain, 0) * n // len(cells)
             able = [node for node in documents if _supports(kind_name, facts[node], level)]
-            log.info("%s level %d: %d tasks over %d of %d nodes with material", kind_name, level, count if able else 0, len(able), len(documents))
+            log.info(
+                "%s level %d: %d tasks over %d of %d nodes with material", kind_name, level, count if able else 0, len(able), len(documents)
+            )
             for index, node in zip(range(count), _turns(able, f"{seed}/{kind_name}/{level}"), strict=False):
                 yield Draw(node=node, kind=kind_name, level=level, index=index, documents=documents[node])
 

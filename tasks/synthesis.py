@@ -50,10 +50,21 @@ def synthesize(draw: Draw, graph: ConceptGraph, source: SearchSource, vault: Vau
     task = to_task(draft, draw.node, graph.branch_of(draw.node), vault)
     vault.put_demonstrations(
         task.task_id,
-        [{"style": d.style, "messages": [m.model_dump(mode="json") for m in d.messages], "masked": list(d.masked)} for d in draft.demonstrations],
+        [
+            {"style": d.style, "messages": [m.model_dump(mode="json") for m in d.messages], "masked": list(d.masked)}
+            for d in draft.demonstrations
+        ],
     )
     materials = tuple(
-        MaterialRow(run=run, material_sha256=_sha(f), document_id=f.document_id, title=f.title, source=f.source, licence=f.licence, passage=f.passage)
+        MaterialRow(
+            run=run,
+            material_sha256=_sha(f),
+            document_id=f.document_id,
+            title=f.title,
+            source=f.source,
+            licence=f.licence,
+            passage=f.passage,
+        )
         for f in draft.facts
     )
     return Candidate(task, materials, _unreachable(draft, source))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from ninefold_kernels.logprob import selected_logprob
 from torch import Tensor
 
+from ninefold_kernels.logprob import selected_logprob
 from training.model import Llama
 
 

@@ -54,7 +54,10 @@ def read_state(directory: Path) -> dict[str, Any]:
         named = state["checkpoint_id"]
         found = checkpoint_id(directory)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CorruptArtifactError(f"{directory} is not a whole checkpoint ({type(error).__name__})", "delete the folder and resume; the stage goes on from the one before") from error
+        raise CorruptArtifactError(
+            f"{directory} is not a whole checkpoint ({type(error).__name__})",
+            "delete the folder and resume; the stage goes on from the one before",
+        ) from error
     if named != found:
         raise CorruptArtifactError(f"{directory} holds weights {found}, its state names {named}", "delete the folder and resume")
     return state
@@ -68,5 +71,7 @@ def load_optimizer(directory: Path, optimizer: torch.optim.Optimizer) -> None:
     """
     try:
         optimizer.load_state_dict(torch.load(directory / "optimizer.pt", weights_only=True))
-    except Exception as error:  # noqa: BLE001 - pickle, zip and torch raise many kinds
-        raise CorruptArtifactError(f"{directory} holds no whole optimizer state ({type(error).__name__})", "delete the folder and resume") from error
+    except Exception as error:  # pickle, zip and torch raise many kinds
+        raise CorruptArtifactError(
+            f"{directory} holds no whole optimizer state ({type(error).__name__})", "delete the folder and resume"
+        ) from error

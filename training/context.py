@@ -61,7 +61,9 @@ class StageContext:
         """
         found = sorted(dataset.load(self.run_dir / "dataset", split=split, domain=domain), key=lambda t: t.task_id)
         if not found:
-            raise InputError(f"the dataset has no {split} tasks for {domain or 'any domain'}", "grow more nodes or synthesise more tasks a node")
+            raise InputError(
+                f"the dataset has no {split} tasks for {domain or 'any domain'}", "grow more nodes or synthesise more tasks a node"
+            )
         return found
 
     def selected(self, domain: Domain) -> list[TaskSpec]:
@@ -107,7 +109,16 @@ class StageContext:
         return str(read_state(self.checkpoint(stage))["checkpoint_id"])
 
     def write_rollouts(
-        self, part: str, stage: str, step: int, rollouts: Sequence[Rollout], *, policy: str, checkpoint: str, teachers: Sequence[str] | None = None, budgets: Sequence[float] | None = None
+        self,
+        part: str,
+        stage: str,
+        step: int,
+        rollouts: Sequence[Rollout],
+        *,
+        policy: str,
+        checkpoint: str,
+        teachers: Sequence[str] | None = None,
+        budgets: Sequence[float] | None = None,
     ) -> None:
         """Write a table part with these episodes, transcripts and evidence included."""
         rows = []

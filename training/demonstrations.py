@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from environments.families import make_environment
@@ -42,7 +43,12 @@ def replay(task: TaskSpec, demonstration: Demonstration, resources: Resources, h
 
 def texts(verified: Verified) -> list[str]:
     """Everything a tokenizer should know of a demonstration."""
-    return [part for m in verified.messages for part in (m.content, m.thinking, *(str(v) for c in m.calls for v in c.arguments.values())) if part]
+    return [
+        part
+        for m in verified.messages
+        for part in (m.content, m.thinking, *(str(v) for c in m.calls for v in c.arguments.values()))
+        if part
+    ]
 
 
 def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: float) -> tuple[list[int], list[int]]:
@@ -71,3 +77,56 @@ def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: fl
         else:
             append(codec.encode(message), False)
     return tokens, mask
+
+
+_WORD = re.compile(r"[A-Za-z]{3,}")
+_NUMBER = re.compile(r"\d[\d.]*(?:e-?\d+)?")
+
+
+def lexicon(titles: Iterable[str], avoid: Iterable[str]) -> list[str]:
+    """Words of identifiers to rename with, without those that `avoid` (the held-out tasks' prompts) holds; in a stable order."""
+    banned = {w for text in avoid for w in _WORD.findall(text)}
+    return sorted({w for title in titles if " " not in title for w in _WORD.findall(title) if len(w) <= 12 and w.islower()} - banned)
+
+
+def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Verified:
+    """The same demonstration in a world with other names: identifiers, and outside coding also values, consistently replaced.
+
+    A few hundred functions are soon known by heart, and a policy that remembers answers need not read. In renamed worlds only
+    what stands in the context helps.
+    """
+    prompt = next(m.content for m in verified.messages if m.role == "user")
+    spoken = [str(v) for m in verified.messages for c in m.calls for k, v in c.arguments.items() if k in ("answer", "value")]
+    mapping: dict[str, str] = {}
+    for quoted in re.findall(r"`([^`]+)`", prompt):
+        for word in _WORD.findall(quoted):
+            mapping.setdefault(word, rng.choice(words))
+    for value in (v for text in spoken for v in text.split(",")):
+        for word in _WORD.findall(value):
+            mapping.setdefault(word, rng.choice(words))
+        if len(value) > 1 and _NUMBER.fullmatch(value):
+            mapping.setdefault(value, _number_like(value, rng))
+    if not mapping:
+        return verified
+    bounds = {True: (r"(?<![A-Za-z])", r"(?![A-Za-z])"), False: (r"(?<![\w.])", r"(?![\w.]*\d)")}  # of words, and of numbers
+    parts = [re.escape(k).join(bounds[k.isalpha()]) for k in sorted(mapping, key=len, reverse=True)]
+    pattern = re.compile("|".join(parts))
+
+    def swap(text: str) -> str:
+        return pattern.sub(lambda m: mapping[m[0]], text)
+
+    def changed(m: Message) -> Message:
+        calls = tuple(c.model_copy(update={"arguments": {k: swap(v) if isinstance(v, str) else v for k, v in c.arguments.items()}}) for c in m.calls)
+        return m.model_copy(update={"content": swap(m.content), "thinking": swap(m.thinking), "calls": calls})
+
+    head = [i for i, m in enumerate(verified.messages) if m.role == "user"][0]
+    messages = (*verified.messages[:head], *(changed(m) for m in verified.messages[head:]))
+    return Verified(verified.task_id, verified.style, messages, verified.masked)
+
+
+def _number_like(value: str, rng: random.Random) -> str:
+    """Another number of the same shape: digits replaced, the first one not by zero."""
+    new = [str(rng.randint(0, 9)) if ch.isdigit() else ch for ch in value]
+    if value[0] != "0":
+        new[0] = str(rng.randint(1, 9))
+    return "".join(new)

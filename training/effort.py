@@ -33,7 +33,9 @@ class Budget0(Frozen):
         for table, key in ((self.tasks, task.task_id), (self.classes, class_of(task)), (self.domains, task.domain)):
             if key in table:
                 return table[key]
-        raise InputError(f"no budget for {task.domain} tasks: the cold start solved none", "train the cold start longer, or lower the difficulty")
+        raise InputError(
+            f"no budget for {task.domain} tasks: the cold start solved none", "train the cold start longer, or lower the difficulty"
+        )
 
 
 def class_of(task: TaskSpec) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -119,6 +120,11 @@ class Body(nn.Module):
         self.layers = nn.ModuleList(Layer(c) for _ in range(c.num_hidden_layers))
         self.norm = nn.RMSNorm(c.hidden_size, eps=c.rms_norm_eps)
 
+    @property
+    def blocks(self) -> list[Layer]:
+        """The layers under their own type; `ModuleList` only promises modules."""
+        return [cast(Layer, layer) for layer in self.layers]
+
 
 class Llama(nn.Module):
     """Causal language model with tied embeddings. Right padding needs no mask: later tokens never reach earlier ones."""
@@ -160,7 +166,9 @@ class Llama(nn.Module):
     def save(self, directory: Path) -> str:
         """Write `config.json` and `model.safetensors`; returns the checkpoint id."""
         directory.mkdir(parents=True, exist_ok=True)
-        save_file({k: v.detach().contiguous() for k, v in self.state_dict().items()}, directory / "model.safetensors", metadata={"format": "pt"})
+        save_file(
+            {k: v.detach().contiguous() for k, v in self.state_dict().items()}, directory / "model.safetensors", metadata={"format": "pt"}
+        )
         (directory / "config.json").write_text(json.dumps(self.config.hugging_face(), indent=1))
         return checkpoint_id(directory)
 
@@ -176,7 +184,9 @@ class Llama(nn.Module):
             model = cls(ModelConfig(**{k: v for k, v in raw.items() if k in ModelConfig.model_fields}))
             model.load_state_dict(load_file(directory / "model.safetensors"))
         except Exception as error:  # safetensors and torch raise many kinds
-            raise CorruptArtifactError(f"{directory} is not a whole checkpoint ({type(error).__name__})", "delete the folder and resume the stage") from error
+            raise CorruptArtifactError(
+                f"{directory} is not a whole checkpoint ({type(error).__name__})", "delete the folder and resume the stage"
+            ) from error
         return model
 
 

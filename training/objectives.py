@@ -31,7 +31,9 @@ class K25Config:
             raise ValueError(f"log_ratio_low={self.log_ratio_low} and log_ratio_high={self.log_ratio_high} must enclose 0")
 
 
-def k25(logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, tokens: int, config: K25Config) -> tuple[Tensor, dict[str, float]]:
+def k25(
+    logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, tokens: int, config: K25Config
+) -> tuple[Tensor, dict[str, float]]:
     """Kimi K2.5 report, eq. 1, read as a mask on the log ratio whatever the sign of the advantage.
 
     l = logp - logp_old;  loss = (1 / tokens) * sum over sampled tokens of -m * exp(l) * A + penalty * l^2.
@@ -65,7 +67,9 @@ def group_advantages(rewards: list[float], groups: list[int]) -> list[float]:
     members: dict[int, list[float]] = {}
     for reward, group in zip(rewards, groups, strict=True):
         if reward != reward or reward in (float("inf"), float("-inf")):
-            raise NonFiniteRewardError(f"a reward of group {group} is {reward}", "let the verifier return a finite score; the episode must be left out")
+            raise NonFiniteRewardError(
+                f"a reward of group {group} is {reward}", "let the verifier return a finite score; the episode must be left out"
+            )
         members.setdefault(group, []).append(reward)
     means = {group: sum(rs) / len(rs) for group, rs in members.items()}
     return [reward - means[group] for reward, group in zip(rewards, groups, strict=True)]

@@ -68,7 +68,9 @@ class Rollout:
 
     def trace(self, policy: str, harness: HarnessConfig, teacher: str | None = None) -> Trace:
         """The trajectory as a contract object."""
-        segment = Segment(tokens=tuple(self.tokens), logprobs=tuple(self.logprobs), versions=tuple(self.versions), loss_mask=tuple(self.mask))
+        segment = Segment(
+            tokens=tuple(self.tokens), logprobs=tuple(self.logprobs), versions=tuple(self.versions), loss_mask=tuple(self.mask)
+        )
         return Trace(
             trajectory_id=self.job.trajectory_id,
             task_id=self.job.task.task_id,
@@ -119,7 +121,9 @@ class TokenEpisode:
     def request(self) -> GenerateRequest:
         """What the engine should generate next."""
         left = min(self.job.task.budgets.output_tokens - sum(self.mask), self.window - len(self.tokens))
-        return GenerateRequest(self.job.trajectory_id, self.tokens, max(1, left), frozenset({self.codec.end}), (self.job.seed, len(self.tokens)))
+        return GenerateRequest(
+            self.job.trajectory_id, self.tokens, max(1, left), frozenset({self.codec.end}), (self.job.seed, len(self.tokens))
+        )
 
     def feed(self, generation: Generation) -> None:
         """Append what was sampled, act on it, and append what the world answers."""

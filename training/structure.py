@@ -44,7 +44,7 @@ def induction_start(model: Llama, seed: int) -> None:
     if c.num_hidden_layers < 2 or len(fast) < 2 or len(slow) < 4 or width < 3 * head:
         raise ValueError("an induction start needs two layers, three head widths, and a rotary base near 1e6")
     generator = torch.Generator().manual_seed(seed)
-    for layer in model.model.layers:
+    for layer in model.model.blocks:
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
     # Residual stream: component 0 is shared by all tokens, the last E components stay free for the previous token.
@@ -57,7 +57,7 @@ def induction_start(model: Llama, seed: int) -> None:
     norm_1 = math.sqrt(width / (width - 1 + CONSTANT**2))
     look = torch.linalg.qr(torch.randn(width - head - 1, head, generator=generator))[0].T  # E x content
 
-    first = model.model.layers[0].self_attn
+    first = model.model.blocks[0].self_attn
     query, key = torch.zeros(head), torch.zeros(head)
     query[fast] = math.sqrt(SHARPNESS * math.sqrt(head) / len(fast)) / (CONSTANT * norm_0)
     key[fast], key[fast + head // 2] = query[fast] * frequency_F[fast].cos(), query[fast] * frequency_F[fast].sin()
@@ -68,7 +68,7 @@ def induction_start(model: Llama, seed: int) -> None:
     first.v_proj.weight[:head, content] = look / norm_0
     first.o_proj.weight[width - head :, :head] = torch.eye(head) * EMBEDDING_STD
 
-    second = model.model.layers[1].self_attn
+    second = model.model.blocks[1].self_attn
     dims = torch.cat([slow, slow + head // 2])
     copy = torch.linalg.qr(torch.randn(width - head - 1, c.num_key_value_heads * head, generator=generator))[0].T
     strength = math.sqrt(MATCH * math.sqrt(head) / len(dims)) / norm_1

@@ -47,10 +47,17 @@ class XtmlTokenizer:
         bpe = Tokenizer(models.BPE())
         # Words keep their leading space; each digit, each run of punctuation and each newline is a piece of its own.
         split = Regex(r"[0-9]| ?[A-Za-z]+|\n *| ?[^A-Za-z0-9\s]| +|\s")
-        bpe.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(split, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        bpe.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(split, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
         bpe.decoder = decoders.ByteLevel()
         size = vocab_size - 1 - len(RESERVED) - len(elements)
-        bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2))
+        bpe.train_from_iterator(
+            texts,
+            trainers.BpeTrainer(
+                vocab_size=size, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2
+            ),
+        )
         return cls(bpe, elements)
 
     def encode(self, text: str) -> list[int]:

@@ -42,7 +42,12 @@ def per_sequence(advantages: Sequence[float]) -> Advantages:
 
 
 def step(
-    model: Llama, optimizer: torch.optim.Optimizer, batch: Sequence[Trajectory], advantages: Advantages, objective: K25Config, max_grad_norm: float
+    model: Llama,
+    optimizer: torch.optim.Optimizer,
+    batch: Sequence[Trajectory],
+    advantages: Advantages,
+    objective: K25Config,
+    max_grad_norm: float,
 ) -> dict[str, float]:
     """Accumulate gradients over micro-batches, clip, and step.
 
@@ -62,7 +67,7 @@ def step(
         old_BT = pad([s.logprobs for s in part], torch.float32)
         logprobs_BT, entropy_BT = sampled_logprobs(model, ids_BT, mask_BT)
         loss, metrics = k25(logprobs_BT, old_BT, advantages(indices, logprobs_BT.detach(), mask_BT), mask_BT, tokens, objective)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         totals["loss"] += float(loss)
         totals["entropy"] += float((entropy_BT * mask_BT).sum()) / max(tokens, 1)
         totals["abs_log_ratio"] += metrics["abs_log_ratio"] / max(tokens, 1)

@@ -31,8 +31,8 @@ def same_text(got: str, expected: str) -> bool:
 class ExactValues:
     """Payload: `{"values": ["2e-12", "100"]}`."""
 
-    kind: ClassVar[str] = "exact_values"
-    version: ClassVar[int] = 1
+    kind: str = "exact_values"
+    version: int = 1
     bounded: ClassVar[bool] = True
 
     def verify(self, task: TaskSpec, outcome: Outcome, payload: Any) -> Verdict:
@@ -47,7 +47,9 @@ class ExactValues:
             return Verdict.decide(0.0, evidence={"submitted": seen, "values": len(given)})
         right = [same_text(g, v) for g, v in zip(given, values, strict=True)]
         parts = {f"value_{i}": float(ok) for i, ok in enumerate(right, 1)}
-        return Verdict.decide(1.0 if all(right) else sum(right) / len(right), parts=parts, evidence={"submitted": seen, "values": len(given)})
+        return Verdict.decide(
+            1.0 if all(right) else sum(right) / len(right), parts=parts, evidence={"submitted": seen, "values": len(given)}
+        )
 
     def mutations(self, payload: Any) -> list[tuple[str, Any]]:
         """Wrong payloads; the reference must fail against each."""
@@ -59,7 +61,12 @@ class ExactValues:
     def wrong_outcomes(self, outcome: Outcome, payload: Any) -> list[tuple[str, Outcome]]:
         """The reference's outcome with one fault each; all must fail."""
         values = list(payload["values"])
-        wrong = {"reversed": values[::-1], "first_only": values[:1], "one_more": [*values, values[0]], "last_changed": [*values[:-1], f"{values[-1]}1"]}
+        wrong = {
+            "reversed": values[::-1],
+            "first_only": values[:1],
+            "one_more": [*values, values[0]],
+            "last_changed": [*values[:-1], f"{values[-1]}1"],
+        }
         texts = {name: ",".join(v) for name, v in wrong.items() if not _equal(v, values)}
         return [(name, Outcome(text, outcome.tables, outcome.tool_calls)) for name, text in {**texts, "nothing": None}.items()]
 

@@ -80,7 +80,7 @@ class EmbeddedEngine:
     def _set_weights(self, model: Llama) -> None:
         self._model = model
         self._layers = []
-        for layer in model.model.layers:
+        for layer in model.model.blocks:
             a, m = layer.self_attn, layer.mlp
             self._layers.append(
                 (
@@ -118,7 +118,8 @@ class EmbeddedEngine:
             raise EngineError("a request without a prefix", "pass at least one token")
         if len(request.prefix) >= self.config.max_position_embeddings:
             raise EngineError(
-                f"a prefix of {len(request.prefix)} tokens does not fit the window of {self.config.max_position_embeddings}", "raise max_position_embeddings or shorten observations"
+                f"a prefix of {len(request.prefix)} tokens does not fit the window of {self.config.max_position_embeddings}",
+                "raise max_position_embeddings or shorten observations",
             )
         for row in self._rows:
             if row.session == request.request_id:
@@ -180,7 +181,8 @@ class EmbeddedEngine:
         positions_NM = starts_N[:, None] + torch.arange(m)
         real_NM = torch.arange(m) < lengths_N[:, None]
         everything = bool(real_NM.all())
-        cos, sin = self._cos[positions_NM.clamp(max=c.max_position_embeddings - 1)][:, :, None], self._sin[positions_NM.clamp(max=c.max_position_embeddings - 1)][:, :, None]
+        turn_NM = positions_NM.clamp(max=c.max_position_embeddings - 1)
+        cos, sin = self._cos[turn_NM][:, :, None], self._sin[turn_NM][:, :, None]
         # A key may be seen by queries at or after it; rows of padding see garbage that nobody reads.
         mask = torch.where(torch.arange(total) <= positions_NM[:, :, None], 0.0, float("-inf"))[:, None, None]  # N 1 1 M T
         q_width, kv_width = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
@@ -189,7 +191,7 @@ class EmbeddedEngine:
             write_row, write_position = index[:, None].expand(n, m).reshape(-1), positions_NM.reshape(-1)
         else:
             write_row, write_position = index[:, None].expand(n, m)[real_NM], positions_NM[real_NM]
-        for l, (norm1, w_qkv, w_o, norm2, w_gate_up, w_down) in enumerate(self._layers):
+        for depth, (norm1, w_qkv, w_o, norm2, w_gate_up, w_down) in enumerate(self._layers):
             q, k, v = F.linear(F.rms_norm(x, (c.hidden_size,), norm1, c.rms_norm_eps), w_qkv).split([q_width, kv_width, kv_width], dim=-1)
             q = rotate(q.view(n, m, c.num_attention_heads, c.head_dim), cos, sin)
             k = rotate(k.view(n, m, c.num_key_value_heads, c.head_dim), cos, sin)
@@ -198,15 +200,20 @@ class EmbeddedEngine:
                 new_k, new_v = k.reshape(n * m, c.num_key_value_heads, c.head_dim), v.reshape(n * m, c.num_key_value_heads, c.head_dim)
             else:
                 new_k, new_v = k[real_NM], v[real_NM]
-            self._keys[l][write_row, :, write_position] = new_k
-            self._values[l][write_row, :, write_position] = new_v
-            keys = self._keys[l][:n, :, :total] if whole else self._keys[l][index, :, :total]
-            values = self._values[l][:n, :, :total] if whole else self._values[l][index, :, :total]
+            self._keys[depth][write_row, :, write_position] = new_k
+            self._values[depth][write_row, :, write_position] = new_v
+            keys = self._keys[depth][:n, :, :total] if whole else self._keys[depth][index, :, :total]
+            values = self._values[depth][:n, :, :total] if whole else self._values[depth][index, :, :total]
             q = q.view(n, m, c.num_key_value_heads, self._group, c.head_dim).permute(0, 2, 3, 1, 4)  # N K G M E
             q = q.reshape(n, c.num_key_value_heads, self._group * m, c.head_dim)
             scores = torch.matmul(q, keys.transpose(-1, -2)).view(n, c.num_key_value_heads, self._group, m, total)
             weights = torch.softmax(scores * c.head_dim**-0.5 + mask, dim=-1).view(n, c.num_key_value_heads, self._group * m, total)
-            y = torch.matmul(weights, values).view(n, c.num_key_value_heads, self._group, m, c.head_dim).permute(0, 3, 1, 2, 4).reshape(n, m, q_width)
+            y = (
+                torch.matmul(weights, values)
+                .view(n, c.num_key_value_heads, self._group, m, c.head_dim)
+                .permute(0, 3, 1, 2, 4)
+                .reshape(n, m, q_width)
+            )
             x = x + F.linear(y, w_o)
             gate, up = F.linear(F.rms_norm(x, (c.hidden_size,), norm2, c.rms_norm_eps), w_gate_up).chunk(2, dim=-1)
             x = x + F.linear(F.silu(gate) * up, w_down)
@@ -266,10 +273,10 @@ class EmbeddedEngine:
         """
         self._check_open()
         while self._queue and len(self._rows) < self.capacity:
-            request = self._queue.popleft()
-            row = _Row(session=request.request_id, version=self.version)
+            queued = self._queue.popleft()
+            row = _Row(session=queued.request_id, version=self.version)
             self._rows.append(row)
-            self._start(row, request)
+            self._start(row, queued)
         running = [i for i, r in enumerate(self._rows) if r.request is not None]
         lengths = {i: len(self._rows[i].pending()) for i in running}
         prefill = sorted((i for i in running if lengths[i] > 1), key=lambda i: lengths[i])
