@@ -22,8 +22,8 @@ def run_messages(
 ) -> Trace:
     """Run one whole episode and judge it.
 
-    An infrastructure failure of the environment or of the verifier's sandbox gives a trace without a verdict; one of the policy (a dead endpoint)
-    raises EngineError, since another attempt elsewhere may succeed.
+    An infrastructure failure of the environment or of the verifier's sandbox gives a trace without a verdict; one of the
+    policy (a dead endpoint) raises EngineError, since another attempt elsewhere may succeed.
     """
     started = time.monotonic()
     environment = make_environment(task, resources)
