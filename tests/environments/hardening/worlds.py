@@ -70,13 +70,13 @@ def search_task(vault: Vault, *, kind: str = "exact_number", answer: int = 113, 
     return make_task(vault, "search", prompt, {"answer": str(answer)}, kind, reference, ("search", "open", "submit"), budgets=budgets)
 
 
-def settings_rows(**settings: int) -> tuple[dict[str, Any], ...]:
+def settings_rows(**settings: str) -> tuple[dict[str, Any], ...]:
     return tuple({"name": name, "value": value} for name, value in sorted(settings.items()))
 
 
 def settings_task(vault: Vault, *, kind: str = "final_state", budgets: Budgets = BUDGETS) -> TaskSpec:
-    before = settings_rows(depth=3, length=10, width=70)
-    after = settings_rows(depth=3, length=10, width=113)
+    before = settings_rows(depth="3", length="10", width="70")
+    after = settings_rows(depth="3", length="10", width="113")
     reference = [message("get", name="width"), message("set", name="width", value="113"), message("submit")]
     return make_task(
         vault,
