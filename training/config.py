@@ -32,6 +32,7 @@ class SftConfig(Frozen):
     other_lr: float = Field(default=2e-3, description="AdamW's learning rate for embeddings and norms")
     warmup_steps: int = 30
     context_weight: float = Field(default=0.3, description="Weight of the tokens of prompts and tool results")
+    renamed_copies: int = Field(default=5, description="Copies of each demonstration with other names and values")
     effort_message_share: float = Field(default=0.5, description="Share of demonstrations that show an effort message, of a random level")
 
 

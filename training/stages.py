@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -14,7 +15,7 @@ from environments.task import DOMAINS, EFFORTS, Domain, Effort, TaskSpec
 from tasks.demonstrations import load as load_demonstrations
 from training import checkpoint, evaluate as evaluation, expert as experts, mopd as distillation, sft
 from training.context import StageContext, expert_stage
-from training.demonstrations import Verified, encode, replay, texts
+from training.demonstrations import Verified, encode, lexicon, rename, replay, texts
 from training.effort import estimate
 from training.evaluate import play
 from training.model import Llama, ModelConfig
@@ -45,11 +46,13 @@ def cold_start(context: StageContext) -> dict[str, Any]:
                 verified.append(found)
     if not verified:
         raise InputError("no demonstration passed its verifier", "look at the validation rows of this run")
+    rng = random.Random(config.seed)
+    words = lexicon(_titles(context), (m.content for t in context.tasks("heldout") for m in t.prompt))
+    verified += [rename(v, words, rng) for v in verified for _ in range(config.sft.renamed_copies)]
     policy = config.policy
     tags = element_tags(TOOLS)
     tokenizer = XtmlTokenizer.train((text for v in verified for text in texts(v)), tags, policy.vocab_size)
     tokenizer.save(directory / "tokenizer")
-    rng = random.Random(config.seed)
     examples = [encode(v, context.codec, rng, config.sft.effort_message_share) for v in verified]
     examples = [e for e in examples if len(e[0]) <= policy.window]
     model = Llama(
@@ -87,6 +90,14 @@ def cold_start(context: StageContext) -> dict[str, Any]:
             "fed": dict(fed),
         },
     )
+
+
+def _titles(context: StageContext) -> Iterator[str]:
+    """Titles to take names from: the corpus's where it can be listed, else those in the training prompts."""
+    listed = getattr(context.resources.corpus, "documents", None)
+    if listed is not None:
+        return (document.title for document in listed())
+    return (word for t in context.tasks("train") for m in t.prompt for word in m.content.replace("`", " ").split())
 
 
 def budgets(context: StageContext) -> dict[str, Any]:

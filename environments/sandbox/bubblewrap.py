@@ -257,9 +257,15 @@ def _read_until_eof(fd: int, timeout_s: float) -> bytes:
 def available() -> str:
     """Empty when sandboxes work on this machine, else the reason with the exact fix; found by starting one."""
     try:
-        command = [sandbox_python()[0], "-I", "-S", "-c", "print('up')"]
+        # It waits for the end of its input: one that ended before it was looked at would be taken for one that never started.
+        command = [sandbox_python()[0], "-I", "-S", "-c", "import sys; sys.stdin.read()"]
         arguments = [*root_arguments(), "--proc", "/proc", "--dev", "/dev"]
-        box = start_box(arguments, command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        waiting, go = os.pipe()
+        try:
+            box = start_box(arguments, command, stdin=waiting, stdout=subprocess.DEVNULL)
+        finally:
+            os.close(waiting)
+            os.close(go)
         try:
             code = box.outer.wait(START_S)
             said = box.complaint() if code else ""
