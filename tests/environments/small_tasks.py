@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from environments.protocols import Document, Hit
+from environments.resources import Resources
 from environments.task import Budgets, InitialState, TaskSpec
 from environments.vault import Vault
-from tests.environments.hardening.worlds import BUDGETS, DOUBLE, coding_task, make_resources, make_task, message, search_task
+from tests.environments.hardening.worlds import BUDGETS, DOUBLE, TwoDocuments, coding_task, make_task, message, search_task
+
+
+class SmallCorpus:
+    """Two documents that can be searched, opened and listed."""
+
+    content_hash = "two"
+    _two = TwoDocuments()
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        return self._two.search(query, limit)
+
+    def open(self, document_id: str) -> Document:
+        return self._two.open(document_id)
+
+    def documents(self) -> Iterator[Document]:
+        return iter(self._two.documents)
+
+
+def make_resources(vault: Vault) -> Resources:
+    return Resources(vault, corpus=SmallCorpus())
 
 
 def rows(**settings: str) -> tuple[dict[str, Any], ...]:

@@ -100,7 +100,9 @@ def _comparable(path: Path) -> list[dict[str, float]]:
 
 def test_the_cold_start_trains_on_what_passed_and_seals_a_whole_checkpoint(started: StageContext) -> None:
     done = started.done("cold_start")
-    assert (done["demonstrations"], done["refused"]) == (12, 12)
+    assert done["refused"] == 12  # every second script is wrong on purpose
+    assert done["demonstrations"] > 0
+    assert done["demonstrations"] % 12 == 0  # with as many renamed copies of each
     assert set(done["fed"]) == {t.task_id for t in started.tasks("train")}
     assert (
         done["checkpoint_id"]
