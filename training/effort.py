@@ -2,11 +2,12 @@
 
 Kimi K3 report, section 4.1.3: r' = -1 when T(y) > multiplier * b0(x), else r. T counts thinking tokens for general tasks and
 all output tokens for agentic ones. The statistic behind b0 is not disclosed; ours is a percentile, lent by the problem's class
-(kind, level) where a problem has too few correct completions.
+(kind, level) where a problem has too few correct completions. In a domain without any, the lengths of failures stand in.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -15,6 +16,8 @@ import numpy as np
 from environments.errors import InputError
 from environments.task import Domain, Effort, Frozen, TaskSpec
 from training.config import EffortConfig
+
+log = logging.getLogger(__name__)
 
 
 class Budget0(Frozen):
@@ -28,7 +31,7 @@ class Budget0(Frozen):
         """b0 of a task: its own, else its class's, else its domain's.
 
         Raises:
-            InputError: the cold start solved nothing of the whole domain.
+            InputError: the cold start was never sampled on a task of the domain.
         """
         for table, key in ((self.tasks, task.task_id), (self.classes, class_of(task)), (self.domains, task.domain)):
             if key in table:
@@ -48,11 +51,17 @@ def estimate(completions: Iterable[tuple[TaskSpec, bool, int]], config: EffortCo
     by_task: dict[str, list[int]] = defaultdict(list)
     by_class: dict[str, list[int]] = defaultdict(list)
     by_domain: dict[str, list[int]] = defaultdict(list)
+    whatever: dict[str, list[int]] = defaultdict(list)
     for task, passed, tokens in completions:
+        whatever[task.domain].append(tokens)
         if passed:
             by_task[task.task_id].append(tokens)
             by_class[class_of(task)].append(tokens)
             by_domain[task.domain].append(tokens)
+
+    for domain in whatever.keys() - by_domain.keys():
+        log.warning("the cold start solved no %s task: the lengths of its failures stand in for b0", domain)
+        by_domain[domain] = whatever[domain]
 
     def percentile(lengths: list[int]) -> float:
         return float(np.percentile(lengths, config.percentile))

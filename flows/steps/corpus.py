@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from environments.errors import CorruptArtifactError
@@ -21,7 +24,9 @@ def corpus_dir(workspace: Workspace, config: CorpusConfig) -> Path:
 
 def index_documents(run: RunDirectory, step: str, corpus: str, config: dict[str, object]) -> StepOutput:
     """Build the corpus, or find it whole and unchanged; its content hash is the input of what follows."""
-    built = build_corpus(Path(corpus), CorpusConfig.model_validate(config))
+    # Packages are parsed side by side; fresh processes, because the flow's own has threads.
+    with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=get_context("spawn")) as executor:
+        built = build_corpus(Path(corpus), CorpusConfig.model_validate(config), executor)
     figures = {"corpus": Path(corpus).name, "content_hash": built.content_hash, "documents": len(built)}
     return StepOutput((write_json(run.stages / step / "corpus.json", figures),), figures)
 
