@@ -76,11 +76,13 @@ class EffortConfig(Frozen):
     percentile: float = Field(default=40.0, description="Percentile of the lengths of correct completions that is b0")
     samples: int = Field(default=6, description="Cold-start completions a problem")
     min_correct: int = Field(default=2, description="With fewer correct ones the problem's class (kind, level) lends its b0")
-    multipliers: dict[Domain, dict[Effort, float]] = {
-        "general": {"low": 0.5, "high": 1.2, "max": 6.0},
-        "agent": {"low": 0.9, "high": 1.2, "max": 3.0},
-        "coding": {"low": 0.6, "high": 1.1, "max": 3.0},
-    }
+    multipliers: dict[Domain, dict[Effort, float]] = Field(
+        default={
+            "general": {"low": 0.5, "high": 1.2, "max": 6.0},
+            "agent": {"low": 0.9, "high": 1.2, "max": 3.0},
+            "coding": {"low": 0.6, "high": 1.1, "max": 3.0},
+        }
+    )
     """Tuned by eye so that each level leaves room for one more way of working; a person may change them between stages."""
 
 

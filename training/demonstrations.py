@@ -116,10 +116,12 @@ def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Veri
         return pattern.sub(lambda m: mapping[m[0]], text)
 
     def changed(m: Message) -> Message:
-        calls = tuple(c.model_copy(update={"arguments": {k: swap(v) if isinstance(v, str) else v for k, v in c.arguments.items()}}) for c in m.calls)
+        calls = tuple(
+            c.model_copy(update={"arguments": {k: swap(v) if isinstance(v, str) else v for k, v in c.arguments.items()}}) for c in m.calls
+        )
         return m.model_copy(update={"content": swap(m.content), "thinking": swap(m.thinking), "calls": calls})
 
-    head = [i for i, m in enumerate(verified.messages) if m.role == "user"][0]
+    head = next(i for i, m in enumerate(verified.messages) if m.role == "user")
     messages = (*verified.messages[:head], *(changed(m) for m in verified.messages[head:]))
     return Verified(verified.task_id, verified.style, messages, verified.masked)
 

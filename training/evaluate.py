@@ -68,7 +68,14 @@ def interval(passes: Sequence[float], tasks: Sequence[str], draws: int, seed: in
 
 
 def row(
-    context: StageContext, policy: str, checkpoint_id: str, domain: Domain, effort: Effort | None, level: int, scores: Sequence[Score], b0: Budget0
+    context: StageContext,
+    policy: str,
+    checkpoint_id: str,
+    domain: Domain,
+    effort: Effort | None,
+    level: int,
+    scores: Sequence[Score],
+    b0: Budget0,
 ) -> EvaluationRow:
     """One cell: `effort` names the budget that counts; None counts every pass."""
     config = context.config
@@ -100,7 +107,9 @@ def rows_by_level(
     context: StageContext, policy: str, checkpoint_id: str, domain: Domain, effort: Effort | None, scores: Sequence[Score], b0: Budget0
 ) -> list[EvaluationRow]:
     """The cell over all levels (level 0) and at each."""
-    return [row(context, policy, checkpoint_id, domain, effort, level, scores, b0) for level in (0, *sorted({s.task.level for s in scores}))]
+    return [
+        row(context, policy, checkpoint_id, domain, effort, level, scores, b0) for level in (0, *sorted({s.task.level for s in scores}))
+    ]
 
 
 def scores_of(rollouts: Sequence[Rollout]) -> list[Score]:
@@ -136,9 +145,18 @@ def evaluate_policy(context: StageContext, policy: str) -> list[EvaluationRow]:
                     kept += rollouts
                 continue
             own = policy == "cold_start" or policy.startswith(f"expert-{domain}-")
-            rollouts = play(context, model, tasks if own else held_out(context, domain, settings.cross_tasks), settings.samples if own else 1, None, policy)
+            rollouts = play(
+                context,
+                model,
+                tasks if own else held_out(context, domain, settings.cross_tasks),
+                settings.samples if own else 1,
+                None,
+                policy,
+            )
             kept += rollouts
-            counted: list[Effort | None] = [None, *EFFORTS] if policy == "cold_start" else [e for e in EFFORTS if own and policy == expert_stage(domain, e)] or [None]
+            counted: list[Effort | None] = (
+                [None, *EFFORTS] if policy == "cold_start" else [e for e in EFFORTS if own and policy == expert_stage(domain, e)] or [None]
+            )
             if policy == expert_stage(domain, "max"):
                 counted.append("low")
             for counted_effort in counted:
@@ -158,7 +176,9 @@ def _trivial(context: StageContext, b0: Budget0) -> list[EvaluationRow]:
             scores = []
             for task in tasks:
                 trace = run_messages(policy, task, context.resources)
-                scores.append(Score(task, trace.verdict is not None and trace.verdict.status == "pass", trace.output_tokens, trace.output_tokens))
+                scores.append(
+                    Score(task, trace.verdict is not None and trace.verdict.status == "pass", trace.output_tokens, trace.output_tokens)
+                )
             rows += rows_by_level(context, f"trivial-{policy.name}", "", domain, None, scores, b0)
     return rows
 

@@ -6,7 +6,6 @@ shows all lengths, and are paid only within their tighter budgets. Experts never
 
 from __future__ import annotations
 
-
 import logging
 import random
 import time
@@ -74,7 +73,9 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
     if context.finished(stage):
         return context.done(stage)
     branch = expert_stage(domain, "max")
-    parent = context.checkpoint("cold_start") if effort == "max" else context.stage_dir(branch) / "checkpoints" / f"step_{settings.branch_step}"
+    parent = (
+        context.checkpoint("cold_start") if effort == "max" else context.stage_dir(branch) / "checkpoints" / f"step_{settings.branch_step}"
+    )
     parent_id = str(checkpoint.read_state(parent)["checkpoint_id"])
     steps = settings.steps_max if effort == "max" else settings.steps_other
     b0 = load_budgets(context)
@@ -119,7 +120,9 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
         if useful:
             batch = [Trajectory(judged[i].tokens, judged[i].logprobs, judged[i].mask) for i in useful]
             for _ in range(settings.epochs):
-                report = trainer.step(model, optimizer, batch, trainer.per_sequence([advantages[i] for i in useful]), objective, settings.max_grad_norm)
+                report = trainer.step(
+                    model, optimizer, batch, trainer.per_sequence([advantages[i] for i in useful]), objective, settings.max_grad_norm
+                )
             engine.refresh(step + 1)
         fed.update(judged[i].job.task.task_id for i in useful)
         _record(context, stage, step, effort, judged, rewards, outcomes, advantages, budgets, parent_id)
@@ -139,10 +142,14 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
         )
         done = step + 1
         if done % settings.checkpoint_every == 0 or done in (settings.branch_step, steps):
-            checkpoint.save(directory / "checkpoints" / f"step_{done}", model, optimizer, {"step": done, "parent_id": parent_id, "fed": dict(fed)})
+            checkpoint.save(
+                directory / "checkpoints" / f"step_{done}", model, optimizer, {"step": done, "parent_id": parent_id, "fed": dict(fed)}
+            )
             checkpoint.prune(directory, keep={f"step_{settings.branch_step}"} if effort == "max" else set())
     identity = checkpoint.save(directory / "final", model, None, {"step": steps, "parent_id": parent_id, "fed": dict(fed)})
-    return context.seal(stage, {"checkpoint_id": identity, "parent_id": parent_id, "steps": steps, "domain": domain, "effort": effort, "fed": dict(fed)})
+    return context.seal(
+        stage, {"checkpoint_id": identity, "parent_id": parent_id, "steps": steps, "domain": domain, "effort": effort, "fed": dict(fed)}
+    )
 
 
 def mean(values: list[float] | list[int]) -> float:
@@ -178,5 +185,3 @@ def _record(
             for r, reward, outcome, advantage, b in zip(rollouts, rewards, outcomes, advantages, budgets, strict=True)
         ],
     )
-
-

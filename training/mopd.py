@@ -87,7 +87,7 @@ def run(context: StageContext) -> dict[str, Any]:
     resumed = checkpoint.latest(directory)
     model = Llama.load(resumed or start)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
-    state = checkpoint.read_state(resumed) if resumed else {"step": 0, "fed": {}}
+    state: dict[str, Any] = checkpoint.read_state(resumed) if resumed else {"step": 0, "fed": {}}
     if resumed is not None:
         checkpoint.load_optimizer(resumed, optimizer)
     first, fed = int(state["step"]), Counter(state["fed"])
@@ -100,7 +100,10 @@ def run(context: StageContext) -> dict[str, Any]:
             for domain, effort in CELLS
             for i, task in enumerate(pick(tasks[domain], settings.prompts_per_cell, config.seed, STAGE, step, domain, effort))
         ]
-        rollouts = sorted((r for r in sample(engine, jobs, context.resources, context.codec, context.harness) if r.verdict is not None), key=lambda r: r.job.trajectory_id)
+        rollouts = sorted(
+            (r for r in sample(engine, jobs, context.resources, context.codec, context.harness) if r.verdict is not None),
+            key=lambda r: r.job.trajectory_id,
+        )
         cells = [_cell(r) for r in rollouts]
         scores: list[list[float]] = [[] for _ in rollouts]
         for cell in CELLS:  # ordered by teacher, so that one is at work at a time
@@ -122,13 +125,28 @@ def run(context: StageContext) -> dict[str, Any]:
         report = trainer.step(model, optimizer, batch, advantages, objective, settings.max_grad_norm)
         engine.refresh(step + 1)
         fed.update(r.job.task.task_id for r in rollouts)
-        divergence = {cell: _kl([rollouts[i] for i, c in enumerate(cells) if c == cell], [scores[i] for i, c in enumerate(cells) if c == cell]) for cell in CELLS}
+        divergence = {
+            cell: _kl([rollouts[i] for i, c in enumerate(cells) if c == cell], [scores[i] for i, c in enumerate(cells) if c == cell])
+            for cell in CELLS
+        }
         if step == 0:
             for (domain, effort), value in divergence.items():
                 if value > settings.max_initial_kl:
-                    log.warning("teacher %s/%s starts %.3f nats a token from the student (over %.2f): distillation may be slow", domain, effort, value, settings.max_initial_kl)
+                    log.warning(
+                        "teacher %s/%s starts %.3f nats a token from the student (over %.2f): distillation may be slow",
+                        domain,
+                        effort,
+                        value,
+                        settings.max_initial_kl,
+                    )
         context.write_rollouts(
-            f"{STAGE}-{step:04d}", "mopd", step, rollouts, policy=STAGE, checkpoint=f"{STAGE}@{step}", teachers=[teacher_ids[c] for c in cells]
+            f"{STAGE}-{step:04d}",
+            "mopd",
+            step,
+            rollouts,
+            policy=STAGE,
+            checkpoint=f"{STAGE}@{step}",
+            teachers=[teacher_ids[c] for c in cells],
         )
         metrics.write(
             step,
@@ -141,12 +159,20 @@ def run(context: StageContext) -> dict[str, Any]:
         )
         done = step + 1
         if done % settings.checkpoint_every == 0 or done == settings.steps:
-            checkpoint.save(directory / "checkpoints" / f"step_{done}", model, optimizer, {"step": done, "parent_id": start_id, "fed": dict(fed)})
+            checkpoint.save(
+                directory / "checkpoints" / f"step_{done}", model, optimizer, {"step": done, "parent_id": start_id, "fed": dict(fed)}
+            )
             checkpoint.prune(directory, keep=set())
     identity = checkpoint.save(directory / "final", model, None, {"step": settings.steps, "parent_id": start_id, "fed": dict(fed)})
     return context.seal(
         STAGE,
-        {"checkpoint_id": identity, "parent_id": start_id, "steps": settings.steps, "teachers": {f"{d}-{e}": i for (d, e), i in teacher_ids.items()}, "fed": dict(fed)},
+        {
+            "checkpoint_id": identity,
+            "parent_id": start_id,
+            "steps": settings.steps,
+            "teachers": {f"{d}-{e}": i for (d, e), i in teacher_ids.items()},
+            "fed": dict(fed),
+        },
     )
 
 
@@ -157,7 +183,11 @@ def _cell(rollout: Rollout) -> tuple[Domain, Effort]:
 
 def _kl(rollouts: list[Rollout], scores: list[list[float]]) -> float:
     """Monte-Carlo estimate of KL(student || teacher), nats a token."""
-    ratios = [s - t for r, ts in zip(rollouts, scores, strict=True) for s, t in zip((lp for lp, m in zip(r.logprobs, r.mask, strict=True) if m), ts, strict=True)]
+    ratios = [
+        s - t
+        for r, ts in zip(rollouts, scores, strict=True)
+        for s, t in zip((lp for lp, m in zip(r.logprobs, r.mask, strict=True) if m), ts, strict=True)
+    ]
     return mean(ratios)
 
 
@@ -169,4 +199,7 @@ def _require_descent(context: StageContext, domain: Domain, effort: Effort, star
     branch = context.stage_dir(expert_stage(domain, "max")) / "checkpoints" / f"step_{context.config.expert.branch_step}"
     branch_state = checkpoint.read_state(branch)
     if parent != branch_state["checkpoint_id"] or branch_state["parent_id"] != start_id:
-        raise InputError(f"the {domain}/{effort} teacher descends from {parent}, not from the cold start {start_id}", "train the experts again from this cold start")
+        raise InputError(
+            f"the {domain}/{effort} teacher descends from {parent}, not from the cold start {start_id}",
+            "train the experts again from this cold start",
+        )

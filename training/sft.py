@@ -100,7 +100,7 @@ def train(model: Llama, examples: Sequence[Example], config: SftConfig, seed: in
     for step, batch in zip(range(total), batches(examples, config.batch_tokens, seed), strict=False):
         optimizer.scale(warmup_decay(step, total, config.warmup_steps))
         loss, demonstrated = module(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -108,7 +108,9 @@ def train(model: Llama, examples: Sequence[Example], config: SftConfig, seed: in
         report(Progress(step, seen, demonstrated, time.monotonic() - started))
 
 
-def _rank(context: DataParallelContext, start: str, examples_path: str, config: SftConfig, seed: int, metrics_path: str, total: int) -> None:
+def _rank(
+    context: DataParallelContext, start: str, examples_path: str, config: SftConfig, seed: int, metrics_path: str, total: int
+) -> None:
     """One rank of `train_data_parallel`; rank 0 writes metrics and hands the weights back."""
     from training.metrics import Metrics
 
@@ -140,7 +142,13 @@ def train_data_parallel(model: Llama, examples: Sequence[Example], config: SftCo
     start = scratch / "start"
     model.save(start)
     worker = partial(
-        _rank, start=str(start), examples_path=str(examples_path), config=config, seed=seed, metrics_path=str(scratch), total=steps_of(config)
+        _rank,
+        start=str(start),
+        examples_path=str(examples_path),
+        config=config,
+        seed=seed,
+        metrics_path=str(scratch),
+        total=steps_of(config),
     )
     model.load_state_dict(run_data_parallel(worker, config.workers, DataParallelSettings(stage=0, gradient_clipping=1.0)))
     examples_path.unlink()

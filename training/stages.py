@@ -13,7 +13,10 @@ from environments.errors import InputError
 from environments.families import TOOLS
 from environments.task import DOMAINS, EFFORTS, Domain, Effort, TaskSpec
 from tasks.demonstrations import load as load_demonstrations
-from training import checkpoint, evaluate as evaluation, expert as experts, mopd as distillation, sft
+from training import checkpoint, sft
+from training import evaluate as evaluation
+from training import expert as experts
+from training import mopd as distillation
 from training.context import StageContext, expert_stage
 from training.demonstrations import Verified, encode, lexicon, rename, replay, texts
 from training.effort import estimate
@@ -74,7 +77,9 @@ def cold_start(context: StageContext) -> dict[str, Any]:
         from training.metrics import Metrics
 
         metrics = Metrics(directory, sft.steps_of(config.sft))
-        sft.train(model, examples, config.sft, config.seed, lambda p: metrics.write(p.step, loss=p.loss, tokens=p.tokens, seconds=p.seconds))
+        sft.train(
+            model, examples, config.sft, config.seed, lambda p: metrics.write(p.step, loss=p.loss, tokens=p.tokens, seconds=p.seconds)
+        )
     fed = Counter(v.task_id for v in verified)
     identity = checkpoint.save(directory / "final", model, None, {"step": sft.steps_of(config.sft), "parent_id": "", "fed": dict(fed)})
     shutil.rmtree(directory / "start", ignore_errors=True)
@@ -115,7 +120,10 @@ def budgets(context: StageContext) -> dict[str, Any]:
         completions += [(r.job.task, r.passed, r.effort_tokens) for r in rollouts]
     b0 = estimate(completions, settings)
     (directory / "b0.json").write_text(b0.model_dump_json(indent=1))
-    rates = {f"pass_{d}": sum(p for t, p, _ in completions if t.domain == d) / max(1, sum(t.domain == d for t, _, _ in completions)) for d in DOMAINS}
+    rates = {
+        f"pass_{d}": sum(p for t, p, _ in completions if t.domain == d) / max(1, sum(t.domain == d for t, _, _ in completions))
+        for d in DOMAINS
+    }
     return context.seal(stage, {"completions": len(completions), **rates, **{f"b0_{d}": v for d, v in b0.domains.items()}})
 
 

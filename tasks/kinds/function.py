@@ -67,7 +67,11 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         facts=(fact,),
         demonstrations=tuple(demonstrations),
         initial_state=InitialState(
-            tables={"examples": tuple({"arguments": canonical_json([n]), "result": canonical_json(v)} for n, v in zip(public, values[form], strict=True))}
+            tables={
+                "examples": tuple(
+                    {"arguments": canonical_json([n]), "result": canonical_json(v)} for n, v in zip(public, values[form], strict=True)
+                )
+            }
         ),
     )
 

@@ -12,7 +12,10 @@ from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, call
 _PROMPTS = {
     1: ("Copy the value of `{a}` into `{b}`.", "Set `{b}` to what `{a}` is."),
     2: ("Swap the values of `{a}` and `{b}`.", "Exchange `{a}` with `{b}`."),
-    3: ("Rotate: `{b}` gets the value of `{a}`, `{c}` that of `{b}`, `{a}` that of `{c}`.", "Move values on: `{a}` to `{b}`, `{b}` to `{c}`, `{c}` to `{a}`."),
+    3: (
+        "Rotate: `{b}` gets the value of `{a}`, `{c}` that of `{b}`, `{a}` that of `{c}`.",
+        "Move values on: `{a}` to `{b}`, `{b}` to `{c}`, `{c}` to `{a}`.",
+    ),
 }
 ROWS = 6
 
