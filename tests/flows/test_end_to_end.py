@@ -64,7 +64,14 @@ cross_tasks = 3
 bootstrap = 50
 """
 
-pytestmark = [pytest.mark.prefect, pytest.mark.dask, pytest.mark.sandbox, pytest.mark.deepspeed, pytest.mark.chromium, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.prefect,
+    pytest.mark.dask,
+    pytest.mark.sandbox,
+    pytest.mark.deepspeed,
+    pytest.mark.chromium,
+    pytest.mark.timeout(900),
+]
 
 
 def ninefold(workspace: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,32 +89,36 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (workspace / "small.toml").write_text(CONFIG)
     done = ninefold(workspace, "run", "--name", "small", "--config", "small.toml")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "nodes" in done.stdout and "student" in done.stdout
+    assert "nodes" in done.stdout
+    assert "student" in done.stdout
     return workspace
 
 
 def test_summary_holds_what_the_readme_promises(finished: Path) -> None:
     summary = json.loads((finished / "runs/small/summary.json").read_text())
     assert {"funnel", "experts", "student", "recovered_mean", "wall_s", "versions"} <= summary.keys()
-    assert len(summary["experts"]) == 9 and len(summary["student"]) == 9
+    assert len(summary["experts"]) == 9
+    assert len(summary["student"]) == 9
     assert all(row.keys() >= {"domain", "effort", "sft_pass", "expert_pass", "mean_tokens", "budget"} for row in summary["experts"])
     assert all(row.keys() >= {"domain", "effort", "pass", "mean_tokens", "recovered"} for row in summary["student"])
     funnel = summary["funnel"]
-    assert funnel["nodes"] >= 60 and funnel["candidates"] >= funnel["valid"] > 0
+    assert funnel["nodes"] >= 60
+    assert funnel["candidates"] >= funnel["valid"] > 0
 
 
 def test_lineage_from_the_student_back_to_graph_nodes(finished: Path) -> None:
     with duckdb.connect(str(finished / "catalog.duckdb"), read_only=True) as catalog:
         rows = catalog.execute(
-            "SELECT count(DISTINCT n.node_id), count(DISTINCT t.task_id) FROM checkpoints c JOIN checkpoint_tasks f USING (run, checkpoint_id) "
+            "SELECT count(DISTINCT n.node_id), count(DISTINCT t.task_id) "
+            "FROM checkpoints c JOIN checkpoint_tasks f USING (run, checkpoint_id) "
             "JOIN tasks t ON t.run = c.run AND t.task_id = f.task_id JOIN task_nodes tn ON tn.run = t.run AND tn.task_id = t.task_id "
             "JOIN nodes n ON n.run = tn.run AND n.node_id = tn.node_id WHERE c.stage = 'mopd' AND t.split = 'train'"
         ).fetchone()
         evaluated = catalog.execute("SELECT count(DISTINCT policy) FROM evaluations").fetchone()
-        leaked = catalog.execute(
-            "SELECT count(*) FROM checkpoint_tasks JOIN tasks USING (run, task_id) WHERE split <> 'train'"
-        ).fetchone()
-    assert rows is not None and rows[0] > 0 and rows[1] > 0
+        leaked = catalog.execute("SELECT count(*) FROM checkpoint_tasks JOIN tasks USING (run, task_id) WHERE split <> 'train'").fetchone()
+    assert rows is not None
+    assert rows[0] > 0
+    assert rows[1] > 0
     assert evaluated == (14,)  # cold start, nine experts, student, three trivial policies
     assert leaked == (0,)
 
@@ -124,7 +135,8 @@ def test_report_opens_in_a_browser(finished: Path, chromium_executable: str) -> 
         text = page.inner_text("body")
         browser.close()
     assert not problems
-    assert "small" in text and "coding" in text
+    assert "small" in text
+    assert "coding" in text
 
 
 def test_a_second_run_redoes_nothing(finished: Path) -> None:
