@@ -26,7 +26,7 @@ class SftConfig(Frozen):
 
     trainer: Literal["plain", "deepspeed"] = "deepspeed"
     workers: int = Field(default=2, description="Data-parallel processes")
-    tokens: int = Field(default=4_500_000, description="Tokens to train on, padding included, all workers together")
+    tokens: int = Field(default=3_300_000, description="Tokens to train on, padding included, all workers together")
     batch_tokens: int = Field(default=4096, description="Tokens of one optimizer step, all workers together")
     matrix_lr: float = Field(default=6e-3, description="Muon's learning rate")
     other_lr: float = Field(default=2e-3, description="AdamW's learning rate for embeddings and norms")
@@ -39,7 +39,7 @@ class SftConfig(Frozen):
 class ExpertConfig(Frozen):
     """RL of one expert."""
 
-    prompts: int = Field(default=12, description="Prompts a step (P)")
+    prompts: int = Field(default=8, description="Prompts a step (P)")
     samples: int = Field(default=8, description="Completions a prompt (K)")
     steps_max: int = Field(default=24, description="Steps of the `max` expert")
     branch_step: int = Field(default=6, description="Step of `max` from which `high` and `low` branch")
@@ -73,9 +73,9 @@ class MopdConfig(Frozen):
 class EffortConfig(Frozen):
     """Budgets: budget(x, effort) = multiplier[domain][effort] * b0(x), b0 from the cold start (K3, section 4.1.3)."""
 
-    percentile: float = Field(default=40.0, description="Percentile of the lengths of correct completions that is b0")
-    samples: int = Field(default=6, description="Cold-start completions a problem")
-    min_correct: int = Field(default=2, description="With fewer correct ones the problem's class (kind, level) lends its b0")
+    percentile: float = Field(default=90.0, description="Percentile of the lengths of correct completions that is b0")
+    samples: int = Field(default=8, description="Cold-start completions a problem")
+    min_correct: int = Field(default=5, description="With fewer correct ones the problem's class (kind, level) lends its b0")
     multipliers: dict[Domain, dict[Effort, float]] = Field(
         default={
             "general": {"low": 0.5, "high": 1.2, "max": 6.0},
@@ -100,7 +100,7 @@ class TrainingConfig(Frozen):
 
     seed: int = 0
     rows: int = Field(default=96, description="Trajectories that the engine runs at once")
-    rl_tasks_per_domain: int = Field(default=160, description="Training tasks an expert draws its prompts from")
+    rl_tasks_per_domain: int = Field(default=96, description="Training tasks an expert draws its prompts from")
     policy: PolicyConfig = PolicyConfig()
     sft: SftConfig = SftConfig()
     effort: EffortConfig = EffortConfig()

@@ -52,7 +52,9 @@ def texts(verified: Verified) -> list[str]:
 
 
 def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: float) -> tuple[list[int], list[int]]:
-    """Tokens and loss mask. With probability `effort_share` an effort message of a *random* level is shown.
+    """Tokens and loss mask: 1 to imitate, 0 for context, -1 for failed tries, which are not to be learned at all.
+
+    With probability `effort_share` an effort message of a *random* level is shown.
 
     The level says nothing about the demonstration's length, so the cold start learns to read past it, not to obey it;
     obeying is what distillation must teach.
@@ -60,22 +62,22 @@ def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: fl
     tokens: list[int] = []
     mask: list[int] = []
 
-    def append(ids: Sequence[int], learn: bool) -> None:
+    def append(ids: Sequence[int], kind: int = 0) -> None:
         tokens.extend(ids)
-        mask.extend([int(learn)] * len(ids))
+        mask.extend([kind] * len(ids))
 
     shown = rng.choice(EFFORTS) if rng.random() < effort_share else None
     spoken = 0
     for message in verified.messages:
         if message.role == "user" and shown is not None:
-            append(codec.encode(Message(role="system", content=EFFORT_LINES[shown])), False)
+            append(codec.encode(Message(role="system", content=EFFORT_LINES[shown])))
             shown = None
         if message.role == "assistant":
-            append(codec.generation_prefix, False)
-            append(codec.assistant_body(message), spoken not in verified.masked)
+            append(codec.generation_prefix)
+            append(codec.assistant_body(message), -1 if spoken in verified.masked else 1)
             spoken += 1
         else:
-            append(codec.encode(message), False)
+            append(codec.encode(message))
     return tokens, mask
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -21,11 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class Budget0(Frozen):
-    """b0 by task id, by class `kind/level`, and by domain, in tokens."""
+    """b0 by task id, by class `kind/level`, and by domain, in tokens; and how often the cold start passed each task."""
 
     tasks: dict[str, float]
     classes: dict[str, float]
     domains: dict[str, float]
+    rates: dict[str, float] = {}
+    """Share of a task's cold-start completions that passed."""
 
     def of(self, task: TaskSpec) -> float:
         """b0 of a task: its own, else its class's, else its domain's.
@@ -41,6 +43,11 @@ class Budget0(Frozen):
         )
 
 
+def sometimes_solved(tasks: Sequence[TaskSpec], budgets: Budget0) -> list[TaskSpec]:
+    """The tasks that the cold start passes now and then: groups that all pass or all fail teach nothing. All, when there are none."""
+    return [t for t in tasks if 0 < budgets.rates.get(t.task_id, 0.5) < 1] or list(tasks)
+
+
 def class_of(task: TaskSpec) -> str:
     """The class that lends a budget: kind and level."""
     return f"{task.kind}/{task.level}"
@@ -52,7 +59,9 @@ def estimate(completions: Iterable[tuple[TaskSpec, bool, int]], config: EffortCo
     by_class: dict[str, list[int]] = defaultdict(list)
     by_domain: dict[str, list[int]] = defaultdict(list)
     whatever: dict[str, list[int]] = defaultdict(list)
+    outcomes: dict[str, list[bool]] = defaultdict(list)
     for task, passed, tokens in completions:
+        outcomes[task.task_id].append(passed)
         whatever[task.domain].append(tokens)
         if passed:
             by_task[task.task_id].append(tokens)
@@ -70,6 +79,7 @@ def estimate(completions: Iterable[tuple[TaskSpec, bool, int]], config: EffortCo
         tasks={k: percentile(v) for k, v in by_task.items() if len(v) >= config.min_correct},
         classes={k: percentile(v) for k, v in by_class.items()},
         domains={k: percentile(v) for k, v in by_domain.items()},
+        rates={k: sum(v) / len(v) for k, v in outcomes.items()},
     )
 
 

@@ -19,7 +19,7 @@ from environments.records import RewardRow
 from environments.task import Domain, Effort, TaskSpec
 from training import checkpoint, trainer
 from training.context import StageContext, expert_stage
-from training.effort import Budget0, budget, effort_reward
+from training.effort import Budget0, budget, effort_reward, sometimes_solved
 from training.engine.embedded import EmbeddedEngine
 from training.metrics import Metrics
 from training.model import Llama
@@ -79,7 +79,7 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
     parent_id = str(checkpoint.read_state(parent)["checkpoint_id"])
     steps = settings.steps_max if effort == "max" else settings.steps_other
     b0 = load_budgets(context)
-    tasks = context.selected(domain)
+    tasks = sometimes_solved(context.selected(domain), b0)
     objective = K25Config(settings.log_ratio_low, settings.log_ratio_high, settings.log_ratio_penalty)
 
     resumed = checkpoint.latest(directory)

@@ -68,7 +68,7 @@ def step(
         logprobs_BT, entropy_BT = sampled_logprobs(model, ids_BT, mask_BT)
         loss, metrics = k25(logprobs_BT, old_BT, advantages(indices, logprobs_BT.detach(), mask_BT), mask_BT, tokens, objective)
         loss.backward()
-        totals["loss"] += float(loss)
+        totals["loss"] += float(loss.detach())
         totals["entropy"] += float((entropy_BT * mask_BT).sum()) / max(tokens, 1)
         totals["abs_log_ratio"] += metrics["abs_log_ratio"] / max(tokens, 1)
         totals["masked_tokens"] += metrics["masked_tokens"]

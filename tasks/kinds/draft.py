@@ -16,7 +16,7 @@ STYLES = ("long", "short", "none")
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A scripted solution. `masked` counts the leading assistant messages that must not be imitated (failed tries)."""
+    """A scripted solution. `masked` names the assistant messages that must not be imitated (failed tries)."""
 
     style: str
     messages: tuple[Message, ...]
