@@ -39,27 +39,27 @@ class SftConfig(Frozen):
 class ExpertConfig(Frozen):
     """RL of one expert."""
 
-    prompts: int = Field(default=8, description="Prompts a step (P)")
+    prompts: int = Field(default=12, description="Prompts a step (P)")
     samples: int = Field(default=8, description="Completions a prompt (K)")
-    steps_max: int = Field(default=24, description="Steps of the `max` expert")
-    branch_step: int = Field(default=6, description="Step of `max` from which `high` and `low` branch")
-    steps_other: int = Field(default=24, description="Steps of `high` and `low` after the branch")
-    lr: float = Field(default=4e-4, description="AdamW's learning rate")
+    steps_max: int = Field(default=20, description="Steps of the `max` expert")
+    branch_step: int = Field(default=5, description="Step of `max` from which `high` and `low` branch")
+    steps_other: int = Field(default=16, description="Steps of `high` and `low` after the branch")
+    lr: float = Field(default=2e-4, description="AdamW's learning rate; 3e-4 stalls and 1e-3 destroys a policy of this size")
     warmup_steps: int = 3
     log_ratio_low: float = Field(default=-1.0, description="K2.5's a: tokens below it pass no policy gradient")
     log_ratio_high: float = Field(default=1.0, description="K2.5's b: tokens above it pass no policy gradient")
     log_ratio_penalty: float = Field(default=0.02, description="K2.5's tau: weight of the squared log ratio")
     epochs: int = Field(default=1, description="Passes over each batch")
     max_grad_norm: float = 1.0
-    checkpoint_every: int = 6
+    checkpoint_every: int = 5
 
 
 class MopdConfig(Frozen):
     """Multi-teacher on-policy distillation."""
 
     prompts_per_cell: int = Field(default=8, description="Student episodes a step for each of the nine cells")
-    steps: int = 60
-    lr: float = Field(default=8e-4, description="AdamW's learning rate")
+    steps: int = 34
+    lr: float = Field(default=5e-4, description="AdamW's learning rate")
     warmup_steps: int = 5
     reward_clip: float = Field(default=5.0, description="R_max of eq. 15, nats")
     log_ratio_low: float = -1.0
@@ -74,8 +74,8 @@ class EffortConfig(Frozen):
     """Budgets: budget(x, effort) = multiplier[domain][effort] * b0(x), b0 from the cold start (K3, section 4.1.3)."""
 
     percentile: float = Field(default=90.0, description="Percentile of the lengths of correct completions that is b0")
-    samples: int = Field(default=8, description="Cold-start completions a problem")
-    min_correct: int = Field(default=5, description="With fewer correct ones the problem's class (kind, level) lends its b0")
+    samples: int = Field(default=6, description="Cold-start completions a problem")
+    min_correct: int = Field(default=4, description="With fewer correct ones the problem's class (kind, level) lends its b0")
     multipliers: dict[Domain, dict[Effort, float]] = Field(
         default={
             "general": {"low": 0.5, "high": 1.2, "max": 6.0},
@@ -89,9 +89,9 @@ class EffortConfig(Frozen):
 class EvaluationConfig(Frozen):
     """Sampled pass@1 on held-out tasks."""
 
-    tasks_per_domain: int = 72
+    tasks_per_domain: int = 48
     samples: int = 3
-    cross_tasks: int = Field(default=24, description="Tasks a foreign domain, for experts outside their own")
+    cross_tasks: int = Field(default=12, description="Tasks a foreign domain, for experts outside their own")
     bootstrap: int = 1000
 
 
@@ -100,7 +100,7 @@ class TrainingConfig(Frozen):
 
     seed: int = 0
     rows: int = Field(default=96, description="Trajectories that the engine runs at once")
-    rl_tasks_per_domain: int = Field(default=96, description="Training tasks an expert draws its prompts from")
+    rl_tasks_per_domain: int = Field(default=84, description="Training tasks an expert draws its prompts from")
     policy: PolicyConfig = PolicyConfig()
     sft: SftConfig = SftConfig()
     effort: EffortConfig = EffortConfig()
