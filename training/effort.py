@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from pydantic import Field
 
 from environments.errors import InputError
 from environments.task import Domain, Effort, Frozen, TaskSpec
@@ -26,7 +27,7 @@ class Budget0(Frozen):
     tasks: dict[str, float]
     classes: dict[str, float]
     domains: dict[str, float]
-    rates: dict[str, float] = {}
+    rates: dict[str, float] = Field(default_factory=dict)
     """Share of a task's cold-start completions that passed."""
 
     def of(self, task: TaskSpec) -> float:

@@ -45,7 +45,8 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         return None
     hidden = sorted(rng.sample(range(10, 1000), HIDDEN_INPUTS))
     examples = ", ".join(f"solve({n}) is {v}" for n, v in zip(public, values[form], strict=True))
-    prompt = rng.choice(_PROMPTS).format(p=fact.parameter, f=fact.title, b=b, e=examples, doc=excerpt(fact.passage, fact.parameter, 40).strip("(), *"))
+    documented = excerpt(fact.passage, fact.parameter, 40).strip("(), *")
+    prompt = rng.choice(_PROMPTS).format(p=fact.parameter, f=fact.title, b=b, e=examples, doc=documented)
     right = source_of(form, a, b)
     demonstrations = []
     for tries in (1, 0, *range(2, MAX_TRIES + 1)):  # the first is the reference: one test, no detours

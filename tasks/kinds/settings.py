@@ -35,7 +35,8 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
     moves = [(names[0], names[1])] if level == 1 else [(names[i], names[(i + 1) % level]) for i in range(level)]
     after = before | {target: before[source] for source, target in moves}
     title = settings[names[0]].title
-    prompt = f"Settings as documented for `{title}` and its neighbours. " + rng.choice(_PROMPTS[level]).format(**dict(zip("abc", names, strict=False)))
+    request = rng.choice(_PROMPTS[level]).format(**dict(zip("abc", names, strict=False)))
+    prompt = f"Settings as documented for `{title}` and its neighbours. {request}"
     demonstrations = []
     for style in STYLES:
         messages: list[Message] = [call("get", name=source) for source, _ in moves]
