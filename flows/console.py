@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.table import Table
 
-from flows.summary import lines
+from flows.summary import funnel_words, lines
 from flows.workspace import RunDirectory, Workspace
 
 
@@ -33,7 +33,7 @@ def print_summary(summary: Mapping[str, Any], run: RunDirectory, workspace: Work
             print(line, file=out)
         return
     console = Console(file=out)
-    console.print("[bold]" + " → ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in summary["funnel"].items()))
+    console.print("[bold]" + " → ".join(funnel_words(summary)))
     table = Table("domain", "effort", "cold start", "expert", "tokens", "budget", "student", "recovered", "tokens", title=f"Run {run.name}")
     for expert, student in zip(summary["experts"], summary["student"], strict=True):
         table.add_row(

@@ -27,6 +27,10 @@ def rows_of(run: RunDirectory, model: type[R]) -> list[R]:
     return [row for part in sorted((run.tables / model.TABLE).glob("*.parquet")) for row in read_rows(part, model)]
 
 
+FUNNEL = ("documents", "nodes", "materials", "candidates", "valid", "after_probes", "published")
+"""Its figures from the widest on."""
+
+
 def funnel(run: RunDirectory) -> dict[str, int]:
     """How many nodes, documents of the corpus, passages, candidates, valid tasks, tasks after probes and published tasks."""
     corpus = run.finished("corpus")
@@ -40,6 +44,12 @@ def funnel(run: RunDirectory) -> dict[str, int]:
         "after_probes": sum(status in AFTER_PROBES for status in statuses),
         "published": statuses.count("published"),
     }
+
+
+def funnel_words(summary: Mapping[str, Any]) -> list[str]:
+    """The funnel's figures in the order of the pipeline, whatever the order of the file."""
+    counts: Mapping[str, int] = summary["funnel"]
+    return [f"{counts[name]:,} {name.replace('_', ' ')}" for name in FUNNEL if name in counts]
 
 
 def recovered_share(sft: float | None, teacher: float | None, student: float | None) -> float | None:
@@ -116,8 +126,7 @@ def read_summary(run: RunDirectory) -> dict[str, Any]:
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
     """The summary as plain text lines."""
-    counts: Mapping[str, int] = summary["funnel"]
-    out = ["funnel: " + " -> ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())]
+    out = ["funnel: " + " -> ".join(funnel_words(summary))]
     out += ["experts (pass@1 within the budget, before -> after):"]
     out += [
         f"  {c['domain']:<8} {c['effort']:<5} {_share(c['sft_pass'])} -> {_share(c['expert_pass'])}"
