@@ -6,7 +6,6 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from environments.errors import InputError
@@ -137,11 +136,11 @@ def mopd(context: StageContext) -> dict[str, Any]:
     return distillation.run(context)
 
 
-def evaluate(context: StageContext, shard: int = 0, shards: int = 1) -> dict[str, Any]:
-    """Evaluate every policy of the run (each `shards`-th of them) on held-out tasks."""
+def evaluate(context: StageContext) -> dict[str, Any]:
+    """Evaluate every policy of the run on held-out tasks; what other processes have evaluated already is read, not redone."""
     policies = ["cold_start", "student", *(expert_stage(d, e) for d in DOMAINS for e in EFFORTS), "trivial"]
     stage = "evaluate"
     if context.finished(stage):
         return context.done(stage)
     context.stage_dir(stage).mkdir(parents=True, exist_ok=True)
-    return context.seal(stage, evaluation.evaluate(context, list(islice(policies, shard, None, shards))))
+    return context.seal(stage, evaluation.evaluate(context, policies))

@@ -23,7 +23,7 @@ CONSTANT = 4.0
 SHARPNESS = 40.0
 """Logit of the previous token: e^-10 is left for the one before it."""
 MATCH = 20.0
-"""Logit of a matching token: four standard deviations above the best of 250 chance matches in 32 dimensions."""
+"""Logit of a matching token. Tried once: the copying heads then put over .9 of their weight on the match in most positions."""
 COPY_GAIN = 2.0
 """How loudly the token that followed is written, against the current token's own embedding."""
 FAST, SLOW = 0.05, 2e-3
