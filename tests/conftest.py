@@ -28,9 +28,22 @@ for _name, _value in {
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+]
+"""A page reaches this machine or nothing."""
 REQUIRE_VARIABLE = "NINEFOLD_REQUIRE"
 _ran: set[str] = set()
 """Required markers of which at least one test ran."""
@@ -104,6 +117,17 @@ def chromium_executable() -> str:
     if not Path(own).exists():
         pytest.skip("no Chromium. Fix: apt-get install chromium, or .venv/bin/playwright install chromium")
     return own
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_executable: str) -> Iterator[Any]:
+    """A headless Chromium. A module's, not the session's: while Playwright is open, no other event loop runs in this thread."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium_executable, args=CHROMIUM_FLAGS)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -123,17 +124,14 @@ def test_lineage_from_the_student_back_to_graph_nodes(finished: Path) -> None:
     assert leaked == (0,)
 
 
-def test_report_opens_in_a_browser(finished: Path, chromium_executable: str) -> None:
-    from playwright.sync_api import sync_playwright
-
+@pytest.mark.chromium
+def test_report_opens_in_a_browser(finished: Path, browser: Any) -> None:
     problems: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_executable, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto((finished / "runs/small/report.html").as_uri())
-        text = page.inner_text("body")
-        browser.close()
+    page = browser.new_page()
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto((finished / "runs/small/report.html").as_uri())
+    text = page.inner_text("body")
+    page.close()
     assert not problems
     assert "small" in text
     assert "coding" in text

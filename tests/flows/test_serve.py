@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,14 +34,6 @@ max_nodes = 12
 dask_workers = 1
 min_free_disk_mb = 100
 """
-CHROMIUM = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-]
-
 pytestmark = [pytest.mark.slow, pytest.mark.prefect, pytest.mark.dask]
 
 
@@ -145,18 +138,16 @@ def test_a_scheduled_run_grows_a_graph_and_its_retry_resumes(workspace: Workspac
 
 
 @pytest.mark.chromium
-def test_the_ui_shows_the_run_in_a_real_browser(ui: str, scheduled_run: str, chromium_executable: str) -> None:
-    from playwright.sync_api import expect, sync_playwright
+def test_the_ui_shows_the_run_in_a_real_browser(ui: str, scheduled_run: str, browser: Any) -> None:
+    from playwright.sync_api import expect
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_executable, args=CHROMIUM)
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"{ui}/runs/flow-run/{scheduled_run}", wait_until="domcontentloaded", timeout=60_000)
-        expect(page.get_by_text("grow smoke").first).to_be_visible(timeout=60_000)
-        expect(page.get_by_text("Completed").first).to_be_visible(timeout=60_000)
-        page.goto(f"{ui}/deployments", wait_until="domcontentloaded", timeout=60_000)
-        expect(page.get_by_text("harden-environments").first).to_be_visible(timeout=60_000)
-        browser.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{ui}/runs/flow-run/{scheduled_run}", wait_until="domcontentloaded", timeout=60_000)
+    expect(page.get_by_text("grow smoke").first).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Completed").first).to_be_visible(timeout=60_000)
+    page.goto(f"{ui}/deployments", wait_until="domcontentloaded", timeout=60_000)
+    expect(page.get_by_text("harden-environments").first).to_be_visible(timeout=60_000)
+    page.close()
 
 
 def test_ctrl_c_stops_everything_it_started(tmp_path: Path) -> None:

@@ -9,18 +9,6 @@ import pytest
 from flows.report import write_report
 from tests.tasks.synthetic import HOSTILE, write_run
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-]
-
 SUMMARY = {
     "funnel": {"documents": 23_456},
     "wall_s": {"corpus": 40.2, "grow": 55.0, "cold_start": 180.0, "expert-coding-max": 61.0},
@@ -34,13 +22,3 @@ def report(tmp_path_factory):
     run = write_run(tmp_path_factory.mktemp("workspace"))
     (run / "summary.json").write_text(json.dumps(SUMMARY))
     return write_report(run)
-
-
-@pytest.fixture(scope="session")
-def browser(chromium_executable):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium_executable, args=FLAGS)
-        yield opened
-        opened.close()
