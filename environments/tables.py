@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import types
 import typing
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from environments.errors import CorruptArtifactError, DiskFullError
+from environments.errors import CorruptArtifactError
+from environments.files import replacing
 from environments.records import Row
 
 R = typing.TypeVar("R", bound=Row)
@@ -49,19 +47,9 @@ def write_rows(path: Path, model: type[R], rows: Iterable[R]) -> Path:
         DiskFullError: the disk is full; nothing half-written is left under `path`.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     table = pa.Table.from_pylist([r.model_dump() for r in rows], schema=arrow_schema(model))
-    try:
+    with replacing(path) as part:
         pq.write_table(table, part, compression="zstd")
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise DiskFullError(
-                f"no space left while writing {path.name}", "free some space and run again; finished parts are kept"
-            ) from error
-        raise
     return path
 
 

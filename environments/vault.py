@@ -5,15 +5,13 @@ It is a directory of JSON files that is never mounted into an agent's sandbox; o
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
-import uuid
 from pathlib import Path
 from typing import Any
 
-from environments.errors import CorruptArtifactError, DiskFullError
+from environments.errors import CorruptArtifactError
+from environments.files import replacing
 from environments.task import Message, canonical_json
 
 
@@ -96,15 +94,5 @@ class Vault:
 
 
 def _write(path: Path, text: str) -> None:
-    part = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as part:
         part.write_text(text)
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise DiskFullError(
-                f"no space left while writing {path.name}", "free some space and run again; finished parts are kept"
-            ) from error
-        raise

@@ -13,7 +13,6 @@ later run reuses the step exactly when the key is the same and every output is s
 from __future__ import annotations
 
 import datetime
-import errno
 import hashlib
 import json
 import logging
@@ -21,7 +20,6 @@ import os
 import platform
 import re
 import subprocess
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -29,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.errors import ConfigError, DiskFullError, InputError, RunExistsError
+from environments.files import replacing
 from environments.task import content_hash
 from flows.config import RunConfig, config_from_toml, to_toml
 
@@ -56,18 +55,8 @@ def write_json(path: Path, value: Any) -> Path:
 
 def write_text(path: Path, text: str) -> Path:
     """Write text under a temporary name, then rename. Raises DiskFullError as `write_json`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
+    with replacing(path) as part:
         part.write_text(text)
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise DiskFullError(
-                f"no space left while writing {path.name}", "free some space and run again; finished steps are kept"
-            ) from error
-        raise
     return path
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
-import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, ValidationError
 
 from environments.errors import ConfigError, CorruptArtifactError, DiskFullError
+from environments.files import replacing
 from environments.task import Frozen, TaskSpec, canonical_json, content_hash
 
 MANIFEST = "manifest.json"
@@ -285,16 +284,8 @@ def _write_shard(path: Path, tasks: Sequence[TaskSpec]) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write to a temporary name, flush to disk, rename."""
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path, "free some space and publish again; the dataset is incomplete until then") as part:
+        part.write_bytes(data)
 
 
 def _file_sha256(path: Path) -> str:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import errno
 import hashlib
 import itertools
 import json
-import os
 import tomllib
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from environments.errors import CorruptArtifactError, DiskFullError
+from environments.errors import CorruptArtifactError
+from environments.files import replacing
 from environments.task import DOMAINS, EFFORTS
 from flows.report import markup
 from flows.report.layout import graph_payload
@@ -50,16 +48,8 @@ def write_report(run_dir: Path, catalog: Path | None = None) -> Path:
     run_dir = Path(run_dir).absolute()
     html = render(gather(run_dir, Path(catalog or "catalog.duckdb").name))
     target = run_dir / "report.html"
-    part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
+    with replacing(target, "free some space and run `ninefold report`") as part:
         part.write_text(html, encoding="utf-8")
-        os.replace(part, target)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DiskFullError(f"no space left while writing {target}", "free some space and run `ninefold report`") from error
-        raise
-    finally:
-        part.unlink(missing_ok=True)
     return target
 
 
