@@ -96,6 +96,10 @@ def publish_step(run: RunDirectory, step: str, shares: dict[str, float], seed: i
     return StepOutput(tuple(outputs), {"dataset_version": manifest.dataset_version, **counts})
 
 
+SEALED = "SET enable_external_access = false"
+"""A query sees the tables and no other file of the machine."""
+
+
 def select_step(run: RunDirectory, step: str, query: str) -> StepOutput:
     """Ask the run's tables which training tasks RL uses; the query and its answer stay with the run.
 
@@ -106,6 +110,7 @@ def select_step(run: RunDirectory, step: str, query: str) -> StepOutput:
 
     connection = load_run(run.root)
     try:
+        connection.execute(SEALED)
         named = {str(row[0]) for row in connection.execute(query).fetchall()}
     except Exception as error:
         raise ConfigError(
@@ -168,6 +173,7 @@ def ask_catalog(workspace: Workspace, query: str) -> list[str]:
 
     connection = open_catalog(workspace.catalog)
     try:
+        connection.execute(SEALED)
         result = connection.execute(query)
         names = [column[0] for column in result.description or ()]
         return ["\t".join(map(str, row)) for row in [names, *result.fetchall()]]

@@ -180,6 +180,9 @@ def test_the_catalogue_of_an_empty_workspace_is_refused_and_asked_when_there_is_
     result = ninefold("catalog", "--query", "SELECT count(*) AS n FROM nodes")
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[-2:] == ["n", "0"]
+    outside = ninefold("catalog", "--query", "SELECT * FROM read_text('/etc/hostname')")
+    assert outside.exit_code == 2
+    assert "disabled" in outside.output
     wrong = ninefold("catalog", "--query", "SELEKT 1")
     assert wrong.exit_code == 2
     assert "the query does not run" in wrong.stderr
