@@ -10,7 +10,7 @@ import hashlib
 import random
 from dataclasses import dataclass
 
-from environments.families.search import SearchEnvironment, excerpt
+from environments.families.search import SearchEnvironment, excerpt, short_title
 from environments.protocols import SearchSource
 from environments.records import MaterialRow
 from environments.task import Message, Provenance, TaskSpec, VerifierRef
@@ -18,10 +18,11 @@ from environments.vault import Vault
 from kg import ConceptGraph
 from tasks.facts import Fact, defaults
 from tasks.kinds import KINDS, Draft
+from tasks.kinds.lookup import states
 from tasks.sampling import Draw
 
 SYNTHESIZER = "embedded"
-VERSION = "1"
+VERSION = "2"
 ATTEMPTS = 20
 """Random drafts tried before a draw is given up: some numbers collide or leave two readings of the examples."""
 
@@ -103,11 +104,13 @@ def _unreachable(draft: Draft, source: SearchSource) -> str:
     """Why a search task's facts cannot be found with its own tools; empty when they can."""
     if draft.family != "search":
         return ""
+    shown: dict[str, str] = {}
     for fact in draft.facts:
-        hits = source.search(fact.title, SearchEnvironment.RESULTS)
-        if not hits or hits[0].document_id != fact.document_id:
-            return "search does not find the document first"
-        shown = excerpt(source.open(fact.document_id).text, fact.parameter, SearchEnvironment.WINDOW_CHARS)
-        if f"{fact.parameter}={fact.value}" not in shown.replace(" ", "").replace("'", ""):
+        if fact.document_id not in shown:
+            hits = source.search(short_title(fact.title), SearchEnvironment.RESULTS)
+            if not hits or hits[0].document_id != fact.document_id:
+                return "search does not find the document first"
+            shown[fact.document_id] = excerpt(source.open(fact.document_id).text, fact.parameter, SearchEnvironment.WINDOW_CHARS)
+        if not states(shown[fact.document_id], fact):
             return "the document's excerpt does not show the value"
     return ""

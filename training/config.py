@@ -12,12 +12,12 @@ from environments.task import Domain, Effort, Frozen
 class PolicyConfig(Frozen):
     """The from-scratch policy of the embedded default."""
 
-    vocab_size: int = 512
+    vocab_size: int = 2048
     hidden_size: int = 128
     intermediate_size: int = 320
     layers: int = 3
     heads: int = 4
-    kv_heads: int = 2
+    kv_heads: int = 4
     window: int = Field(default=448, description="Longest context, tokens")
 
 
@@ -26,7 +26,7 @@ class SftConfig(Frozen):
 
     trainer: Literal["plain", "deepspeed"] = "deepspeed"
     workers: int = Field(default=2, description="Data-parallel processes")
-    tokens: int = Field(default=3_300_000, description="Tokens to train on, padding included, all workers together")
+    tokens: int = Field(default=4_500_000, description="Tokens to train on, padding included, all workers together")
     batch_tokens: int = Field(default=4096, description="Tokens of one optimizer step, all workers together")
     matrix_lr: float = Field(default=6e-3, description="Muon's learning rate")
     other_lr: float = Field(default=2e-3, description="AdamW's learning rate for embeddings and norms")
@@ -42,9 +42,9 @@ class ExpertConfig(Frozen):
     prompts: int = Field(default=12, description="Prompts a step (P)")
     samples: int = Field(default=8, description="Completions a prompt (K)")
     steps_max: int = Field(default=20, description="Steps of the `max` expert")
-    branch_step: int = Field(default=5, description="Step of `max` from which `high` and `low` branch")
-    steps_other: int = Field(default=16, description="Steps of `high` and `low` after the branch")
-    lr: float = Field(default=2e-4, description="AdamW's learning rate; 3e-4 stalls and 1e-3 destroys a policy of this size")
+    branch_step: int = Field(default=4, description="Step of `max` from which `high` and `low` branch")
+    steps_other: int = Field(default=28, description="Steps of `high` and `low` after the branch")
+    lr: float = Field(default=4e-4, description="AdamW's learning rate, falling over the second half; 1e-3 destroys a policy of this size")
     warmup_steps: int = 3
     log_ratio_low: float = Field(default=-1.0, description="K2.5's a: tokens below it pass no policy gradient")
     log_ratio_high: float = Field(default=1.0, description="K2.5's b: tokens above it pass no policy gradient")
@@ -73,14 +73,13 @@ class MopdConfig(Frozen):
 class EffortConfig(Frozen):
     """Budgets: budget(x, effort) = multiplier[domain][effort] * b0(x), b0 from the cold start (K3, section 4.1.3)."""
 
-    percentile: float = Field(default=90.0, description="Percentile of the lengths of correct completions that is b0")
-    samples: int = Field(default=6, description="Cold-start completions a problem")
-    min_correct: int = Field(default=4, description="With fewer correct ones the problem's class (kind, level) lends its b0")
+    tasks_per_domain: int = Field(default=60, description="Training tasks whose completions are measured")
+    samples: int = Field(default=3, description="Cold-start completions a problem")
     multipliers: dict[Domain, dict[Effort, float]] = Field(
         default={
-            "general": {"low": 0.5, "high": 1.2, "max": 6.0},
-            "agent": {"low": 0.9, "high": 1.2, "max": 3.0},
-            "coding": {"low": 0.6, "high": 1.1, "max": 3.0},
+            "general": {"low": 0.3, "high": 1.3, "max": 4.0},
+            "agent": {"low": 0.68, "high": 1.1, "max": 3.0},
+            "coding": {"low": 0.68, "high": 1.1, "max": 4.0},
         }
     )
     """Tuned by eye so that each level leaves room for one more way of working; a person may change them between stages."""
@@ -100,7 +99,7 @@ class TrainingConfig(Frozen):
 
     seed: int = 0
     rows: int = Field(default=96, description="Trajectories that the engine runs at once")
-    rl_tasks_per_domain: int = Field(default=84, description="Training tasks an expert draws its prompts from")
+    rl_tasks_per_domain: int = Field(default=300, description="Training tasks an expert draws its prompts from")
     policy: PolicyConfig = PolicyConfig()
     sft: SftConfig = SftConfig()
     effort: EffortConfig = EffortConfig()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from environments.resources import Resources
 from environments.task import EFFORTS, Message, TaskSpec
 from environments.verifiers import judge
 from tasks.kinds import Demonstration
+from tasks.kinds.function import renumbered
 
 
 @dataclass(frozen=True)
@@ -81,18 +83,24 @@ def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: fl
     return tokens, mask
 
 
+LEXICON = 3_000
+"""Words to rename with."""
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _NUMBER = re.compile(r"\d[\d.]*(?:e-?\d+)?")
 
 
-def lexicon(titles: Iterable[str], avoid: Iterable[str]) -> list[str]:
-    """Words of identifiers to rename with, without those that `avoid` (the held-out tasks' prompts) holds; in a stable order."""
-    banned = {w for text in avoid for w in _WORD.findall(text)}
-    return sorted({w for title in titles if " " not in title for w in _WORD.findall(title) if len(w) <= 12 and w.islower()} - banned)
+def lexicon(passages: Iterable[str]) -> list[str]:
+    """The common words of identifiers, to rename with, in a stable order.
+
+    Words that also occur in held-out tasks are among them, in worlds where they mean something else: a policy must have met
+    a token to copy it, and learns nothing about a held-out task from it.
+    """
+    counts = Counter(w for text in passages for w in set(_WORD.findall(text)) if len(w) <= 12 and w.islower())
+    return sorted(w for w, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:LEXICON])
 
 
 def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Verified:
-    """The same demonstration in a world with other names: identifiers, and outside coding also values, consistently replaced.
+    """The same demonstration in a world with other names and values, consistently replaced.
 
     A few hundred functions are soon known by heart, and a policy that remembers answers need not read. In renamed worlds only
     what stands in the context helps.
@@ -125,6 +133,8 @@ def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Veri
 
     head = next(i for i, m in enumerate(verified.messages) if m.role == "user")
     messages = (*verified.messages[:head], *(changed(m) for m in verified.messages[head:]))
+    if any("source" in c.arguments for m in messages for c in m.calls):  # numbers of programs decide what they return
+        messages = tuple(renumbered(messages, rng))
     return Verified(verified.task_id, verified.style, messages, verified.masked)
 
 

@@ -1,86 +1,80 @@
 """Reasoning-effort budgets: b0 of a problem from the cold start's correct completions, and the reward rule on top.
 
 Kimi K3 report, section 4.1.3: r' = -1 when T(y) > multiplier * b0(x), else r. T counts thinking tokens for general tasks and
-all output tokens for agentic ones. The statistic behind b0 is not disclosed; ours is a percentile, lent by the problem's class
-(kind, level) where a problem has too few correct completions. In a domain without any, the lengths of failures stand in.
+all output tokens for agentic ones. The statistic behind b0 is not disclosed. Ours is the mean length of the cold start's correct
+completions, estimated for a class of problems (kind, level) and scaled to the problem by the length of its reference solution:
+
+    b0(x) = T(reference of x) * mean over correct completions y' of problems x' of x's class of T(y') / T(reference of x')
+
+A few completions of one problem tell little about its mean; names that are long to write make all its solutions longer alike.
+In a domain without any correct completion the lengths of failures stand in.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-
-import numpy as np
-from pydantic import Field
+from collections.abc import Iterable, Mapping
 
 from environments.errors import InputError
+from environments.harness.xtml import Xtml
 from environments.task import Domain, Effort, Frozen, TaskSpec
+from tasks.kinds import Demonstration
 from training.config import EffortConfig
 
 log = logging.getLogger(__name__)
 
 
 class Budget0(Frozen):
-    """b0 by task id, by class `kind/level`, and by domain, in tokens; and how often the cold start passed each task."""
+    """Reference lengths by task id, in tokens; and b0 as a share of them by class `kind/level` and by domain."""
 
-    tasks: dict[str, float]
+    references: dict[str, int]
     classes: dict[str, float]
     domains: dict[str, float]
-    rates: dict[str, float] = Field(default_factory=dict)
-    """Share of a task's cold-start completions that passed."""
 
     def of(self, task: TaskSpec) -> float:
-        """b0 of a task: its own, else its class's, else its domain's.
+        """b0 of a task, in tokens.
 
         Raises:
-            InputError: the cold start was never sampled on a task of the domain.
+            InputError: the reference of the task was not measured, or the cold start was never sampled on its domain.
         """
-        for table, key in ((self.tasks, task.task_id), (self.classes, class_of(task)), (self.domains, task.domain)):
-            if key in table:
-                return table[key]
-        raise InputError(
-            f"no budget for {task.domain} tasks: the cold start solved none", "train the cold start longer, or lower the difficulty"
-        )
-
-
-def sometimes_solved(tasks: Sequence[TaskSpec], budgets: Budget0) -> list[TaskSpec]:
-    """The tasks that the cold start passes now and then: groups that all pass or all fail teach nothing. All, when there are none."""
-    return [t for t in tasks if 0 < budgets.rates.get(t.task_id, 0.5) < 1] or list(tasks)
+        share = self.classes.get(class_of(task), self.domains.get(task.domain))
+        if share is None:
+            raise InputError(f"no budget for {task.domain} tasks: the cold start was not sampled on any", "run the stage budgets again")
+        if task.task_id not in self.references:
+            raise InputError(f"no reference length for task {task.task_id}", "run the stage budgets again")
+        return share * self.references[task.task_id]
 
 
 def class_of(task: TaskSpec) -> str:
-    """The class that lends a budget: kind and level."""
+    """The class whose completions are averaged: kind and level."""
     return f"{task.kind}/{task.level}"
 
 
-def estimate(completions: Iterable[tuple[TaskSpec, bool, int]], config: EffortConfig) -> Budget0:
-    """b0 from (task, passed, effort tokens) of cold-start completions."""
-    by_task: dict[str, list[int]] = defaultdict(list)
-    by_class: dict[str, list[int]] = defaultdict(list)
-    by_domain: dict[str, list[int]] = defaultdict(list)
-    whatever: dict[str, list[int]] = defaultdict(list)
-    outcomes: dict[str, list[bool]] = defaultdict(list)
-    for task, passed, tokens in completions:
-        outcomes[task.task_id].append(passed)
-        whatever[task.domain].append(tokens)
-        if passed:
-            by_task[task.task_id].append(tokens)
-            by_class[class_of(task)].append(tokens)
-            by_domain[task.domain].append(tokens)
+def reference_length(task: TaskSpec, reference: Demonstration, codec: Xtml) -> int:
+    """T of a scripted solution, at least 1."""
+    bodies = [codec.assistant_body(m) for m in reference.messages]
+    return max(1, sum(codec.thinking_length(b) if task.domain == "general" else len(b) for b in bodies))
 
+
+def estimate(completions: Iterable[tuple[TaskSpec, bool, int]], references: Mapping[str, int]) -> Budget0:
+    """b0 from (task, passed, T) of cold-start completions; every task's reference length must be given."""
+    by_class: dict[str, list[float]] = defaultdict(list)
+    by_domain: dict[str, list[float]] = defaultdict(list)
+    whatever: dict[str, list[float]] = defaultdict(list)
+    for task, passed, tokens in completions:
+        share = tokens / references[task.task_id]
+        whatever[task.domain].append(share)
+        if passed:
+            by_class[class_of(task)].append(share)
+            by_domain[task.domain].append(share)
     for domain in whatever.keys() - by_domain.keys():
         log.warning("the cold start solved no %s task: the lengths of its failures stand in for b0", domain)
         by_domain[domain] = whatever[domain]
-
-    def percentile(lengths: list[int]) -> float:
-        return float(np.percentile(lengths, config.percentile))
-
     return Budget0(
-        tasks={k: percentile(v) for k, v in by_task.items() if len(v) >= config.min_correct},
-        classes={k: percentile(v) for k, v in by_class.items()},
-        domains={k: percentile(v) for k, v in by_domain.items()},
-        rates={k: sum(v) / len(v) for k, v in outcomes.items()},
+        references=dict(references),
+        classes={k: sum(v) / len(v) for k, v in by_class.items() if sum(v) > 0},
+        domains={k: sum(v) / len(v) for k, v in by_domain.items()},
     )
 
 

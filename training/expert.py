@@ -19,11 +19,12 @@ from environments.records import RewardRow
 from environments.task import Domain, Effort, TaskSpec
 from training import checkpoint, trainer
 from training.context import StageContext, expert_stage
-from training.effort import Budget0, budget, effort_reward, sometimes_solved
+from training.effort import Budget0, budget, effort_reward
 from training.engine.embedded import EmbeddedEngine
 from training.metrics import Metrics
 from training.model import Llama
 from training.objectives import K25Config, group_advantages
+from training.optim import warmup_decay
 from training.rollout import Job, Rollout, sample
 from training.trainer import Trajectory
 
@@ -79,7 +80,7 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
     parent_id = str(checkpoint.read_state(parent)["checkpoint_id"])
     steps = settings.steps_max if effort == "max" else settings.steps_other
     b0 = load_budgets(context)
-    tasks = sometimes_solved(context.selected(domain), b0)
+    tasks = context.selected(domain)
     objective = K25Config(settings.log_ratio_low, settings.log_ratio_high, settings.log_ratio_penalty)
 
     resumed = checkpoint.latest(directory)
@@ -114,7 +115,7 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
         rewards = [effort_reward(o, r.effort_tokens, b) for o, r, b in zip(outcomes, judged, budgets, strict=True)]
         advantages = group_advantages(rewards, [r.job.group for r in judged])
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * min(1.0, (step + 1) / settings.warmup_steps)
+            group["lr"] = settings.lr * warmup_decay(step, steps, settings.warmup_steps)
         useful = [i for i, a in enumerate(advantages) if a != 0.0]
         report: dict[str, float] = {"skipped": 1.0}
         if useful:

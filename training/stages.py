@@ -6,6 +6,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from environments.errors import InputError
@@ -18,7 +19,7 @@ from training import expert as experts
 from training import mopd as distillation
 from training.context import StageContext, expert_stage
 from training.demonstrations import Verified, encode, lexicon, rename, replay, texts
-from training.effort import estimate
+from training.effort import estimate, reference_length
 from training.evaluate import play
 from training.model import Llama, ModelConfig
 from training.structure import induction_start
@@ -49,11 +50,12 @@ def cold_start(context: StageContext) -> dict[str, Any]:
     if not verified:
         raise InputError("no demonstration passed its verifier", "look at the validation rows of this run")
     rng = random.Random(config.seed)
-    words = lexicon(_titles(context), (m.content for t in context.tasks("heldout") for m in t.prompt))
+    passages = list(_passages(context))
+    words = lexicon(passages)
     verified += [rename(v, words, rng) for v in verified for _ in range(config.sft.renamed_copies)]
     policy = config.policy
     tags = element_tags(TOOLS)
-    tokenizer = XtmlTokenizer.train((text for v in verified for text in texts(v)), tags, policy.vocab_size)
+    tokenizer = XtmlTokenizer.train(chain(passages, *map(texts, verified)), tags, policy.vocab_size)
     tokenizer.save(directory / "tokenizer")
     examples = [encode(v, context.codec, rng, config.sft.effort_message_share) for v in verified]
     examples = [e for e in examples if len(e[0]) <= policy.window]
@@ -96,12 +98,15 @@ def cold_start(context: StageContext) -> dict[str, Any]:
     )
 
 
-def _titles(context: StageContext) -> Iterator[str]:
-    """Titles to take names from: the corpus's where it can be listed, else those in the training prompts."""
+def _passages(context: StageContext) -> Iterator[str]:
+    """Text that names come from: titles and signatures of the corpus where it can be listed, else the training prompts."""
     listed = getattr(context.resources.corpus, "documents", None)
-    if listed is not None:
-        return (document.title for document in listed())
-    return (word for t in context.tasks("train") for m in t.prompt for word in m.content.replace("`", " ").split())
+    if listed is None:
+        yield from (m.content for t in context.tasks("train") for m in t.prompt)
+        return
+    for document in listed():
+        opening = document.text.split("\n\n", 1)[0][:400]
+        yield f"{document.title} {opening}" if "(" in opening else document.title
 
 
 def budgets(context: StageContext) -> dict[str, Any]:
@@ -113,17 +118,24 @@ def budgets(context: StageContext) -> dict[str, Any]:
     directory.mkdir(parents=True, exist_ok=True)
     model = Llama.load(context.checkpoint("cold_start"))
     completions: list[tuple[TaskSpec, bool, int]] = []
+    wanted: dict[str, TaskSpec] = {}
     for domain in DOMAINS:
-        wanted = context.selected(domain) + evaluation.held_out(context, domain, context.config.evaluation.tasks_per_domain)
-        rollouts = play(context, model, wanted, settings.samples, None, stage)
+        tasks = context.selected(domain)
+        wanted |= {t.task_id: t for t in (*tasks, *evaluation.held_out(context, domain, context.config.evaluation.tasks_per_domain))}
+        measured = experts.pick(tasks, settings.tasks_per_domain, context.config.seed, stage, domain)
+        rollouts = play(context, model, list({t.task_id: t for t in measured}.values()), settings.samples, None, stage)
         completions += [(r.job.task, r.passed, r.effort_tokens) for r in rollouts]
-    b0 = estimate(completions, settings)
+    references = {
+        task_id: reference_length(wanted[task_id], demonstrations[0], context.codec)
+        for task_id, demonstrations in load_demonstrations(context.resources.vault, wanted)
+    }
+    b0 = estimate(completions, references)
     (directory / "b0.json").write_text(b0.model_dump_json(indent=1))
     rates = {
         f"pass_{d}": sum(p for t, p, _ in completions if t.domain == d) / max(1, sum(t.domain == d for t, _, _ in completions))
         for d in DOMAINS
     }
-    return context.seal(stage, {"completions": len(completions), **rates, **{f"b0_{d}": v for d, v in b0.domains.items()}})
+    return context.seal(stage, {"completions": len(completions), **rates, **{f"b0_share_{d}": v for d, v in b0.domains.items()}})
 
 
 def expert(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]:

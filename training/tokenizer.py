@@ -1,7 +1,7 @@
-"""Byte-level BPE with reserved XTML tokens, trained on the run's own training tasks.
+"""Byte-level BPE with reserved XTML tokens, trained on a run's own training tasks and on its corpus's titles and signatures.
 
-Digits stand alone, so that arithmetic is learnable; reserved tokens and frequent whole tags have ids that encoding
-text never produces, so that no document or tool result can forge structure.
+Numbers are cut into at most three digits: they are copied here, not computed with. Reserved tokens and frequent whole tags
+have ids that encoding text never produces, so that no document or tool result can forge structure.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class XtmlTokenizer:
     def train(cls, texts: Iterable[str], elements: Sequence[str], vocab_size: int) -> XtmlTokenizer:
         """Train on `texts`; `vocab_size` counts reserved ids and the 256 bytes."""
         bpe = Tokenizer(models.BPE())
-        # Words keep their leading space; each digit, each run of punctuation and each newline is a piece of its own.
-        split = Regex(r"[0-9]| ?[A-Za-z]+|\n *| ?[^A-Za-z0-9\s]| +|\s")
+        # Up to three digits, words with their leading space, single marks and newlines are pieces of their own.
+        split = Regex(r"[0-9]{1,3}| ?[A-Za-z]+|\n *| ?[^A-Za-z0-9\s]| +|\s")
         bpe.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Split(split, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )

@@ -7,17 +7,22 @@ from typing import Any, ClassVar
 from environments.environment import Environment
 from environments.task import ToolParameter, ToolSpec
 
+LOST_WRITES = "lost_writes"
 _NAME = ToolParameter(name="name", description="Name of the setting.")
 
 
 class SettingsEnvironment(Environment):
-    """One table `settings(name, value)`; tools `get`, `set` and `submit`. Values are text."""
+    """One table `settings(name, value)`; tools `get`, `set` and `submit`. Values are text.
+
+    A table `lost_writes(name)` of the initial state is no part of the world that can be seen or changed: it names settings
+    whose first write the store answers and forgets.
+    """
 
     TOOLS: ClassVar[dict[str, ToolSpec]] = {
         "get": ToolSpec(name="get", description="Read a setting.", parameters=(_NAME,)),
         "set": ToolSpec(
             name="set",
-            description="Write a setting that exists.",
+            description="Write a setting that exists. Under load a write may be lost: read it back when it matters.",
             parameters=(_NAME, ToolParameter(name="value", description="The new value.")),
         ),
         "submit": ToolSpec(name="submit", description="Declare the work done. Nothing can be changed afterwards."),
@@ -25,7 +30,9 @@ class SettingsEnvironment(Environment):
 
     def setup(self) -> None:
         super().setup()
-        self.outcome.tables = {name: [dict(row) for row in rows] for name, rows in self.task.initial_state.tables.items()}
+        tables = self.task.initial_state.tables
+        self.outcome.tables = {name: [dict(row) for row in rows] for name, rows in tables.items() if name != LOST_WRITES}
+        self._to_lose = {row["name"] for row in tables.get(LOST_WRITES, ())}
 
     def call(self, tool: str, arguments: dict[str, Any]) -> str:
         if tool == "submit":
@@ -36,5 +43,8 @@ class SettingsEnvironment(Environment):
             return "no such setting"
         if tool == "get":
             return str(row["value"])
-        row["value"] = arguments["value"].strip()
+        if row["name"] in self._to_lose:
+            self._to_lose.remove(row["name"])
+        else:
+            row["value"] = arguments["value"].strip()
         return "ok"

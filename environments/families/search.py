@@ -37,7 +37,7 @@ class SearchEnvironment(Environment):
     }
     RESULTS = 2
     WINDOW_CHARS = 56
-    """Characters of text shown around a found word: enough for a sentence's clause or three parameters of a signature."""
+    """Characters of text shown around a found word: enough for a clause or three parameters of a signature."""
 
     def __init__(self, task: TaskSpec, corpus: SearchSource) -> None:
         super().__init__(task)
@@ -65,8 +65,7 @@ def short_title(title: str) -> str:
 
 
 def excerpt(text: str, word: str, window_chars: int) -> str:
-    """The text around the first whole-word occurrence of `word`, cut at spaces where possible."""
-
+    """The text around the first whole-word occurrence of `word`, cut at spaces where possible, without quotation marks."""
     match = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) if word else None
     if match is None:
         return "not found"
@@ -76,4 +75,4 @@ def excerpt(text: str, word: str, window_chars: int) -> str:
         start = space + 1
     if end < len(text) and (space := text.rfind(" ", match.end(), end)) >= 0:
         end = space
-    return " ".join(text[start:end].split())
+    return re.sub(r"['\"`]", "", " ".join(text[start:end].split()))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
-from environments.families.search import excerpt
-from environments.task import Budgets, InitialState, canonical_json
+from environments.families.search import excerpt, short_title
+from environments.task import Budgets, InitialState, Message, canonical_json
 from tasks.facts import Fact, integers
 from tasks.kinds.draft import Demonstration, Draft, KindSpec, call
 
-FORMS = ("n * A + B", "n * B + A", "(n + A) * B", "(n + B) * A", "n * A - B", "n * B - A", "A * B + n", "A * B - n", "A - n * B")
+FORMS = ("n * A + B", "n * B + A", "A * B + n", "(n + A) * B")
 """Candidate expressions; a level takes the first so many."""
-FORMS_BY_LEVEL = {1: 3, 2: 6, 3: 9}
+WEIGHTS = (5, 3, 2, 2)
+"""How common they are: the first guess is not blind."""
+FORMS_BY_LEVEL = {1: 2, 2: 3, 3: 4}
 HIDDEN_INPUTS = 8
-MAX_TRIES = 3
 _PROMPTS = (
     "Write solve(n): n, the default `{p}` of `{f}` ({doc}) and {b}, each used once. {e}.",
     "Documented in `{f}`: {doc}. Write solve(n) from n, the default `{p}` and {b}. {e}.",
@@ -38,22 +40,16 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         return None
     fact = rng.choice(usable)
     forms = FORMS[: FORMS_BY_LEVEL[level]]
-    form, a, b = rng.choice(forms), int(fact.value), rng.randint(11, 99)
+    form, a, b = rng.choices(forms, WEIGHTS[: len(forms)])[0], int(fact.value), rng.randint(11, 99)
     public = sorted(rng.sample(range(2, 10), 2))
     values = {f: [evaluate(f, a, b, n) for n in public] for f in forms}
-    if b == a or len({tuple(v) for v in values.values()}) < len(forms):
+    if b == a or a in public or len({tuple(v) for v in values.values()}) < len(forms):
         return None
     hidden = sorted(rng.sample(range(10, 1000), HIDDEN_INPUTS))
     examples = ", ".join(f"solve({n}) is {v}" for n, v in zip(public, values[form], strict=True))
     documented = excerpt(fact.passage, fact.parameter, 40).strip("(), *")
-    prompt = rng.choice(_PROMPTS).format(p=fact.parameter, f=fact.title, b=b, e=examples, doc=documented)
-    right = source_of(form, a, b)
-    demonstrations = []
-    for tries in (1, 0, *range(2, MAX_TRIES + 1)):  # the first is the reference: one test, no detours
-        wrong = rng.sample([f for f in forms if f != form], min(max(tries - 1, 0), len(forms) - 1))
-        messages = [call("run_tests", source=source_of(f, a, b)) for f in wrong]
-        messages += [call("run_tests", source=right)] * bool(tries)
-        demonstrations.append(Demonstration(f"tries{tries}", (*messages, call("submit", source=right)), tuple(range(len(wrong)))))
+    prompt = rng.choice(_PROMPTS).format(p=fact.parameter, f=short_title(fact.title), b=b, e=examples, doc=documented)
+    demonstrations = _demonstrations(rng, source_of(form, a, b), [source_of(f, a, b) for f in forms if f != form])
     return Draft(
         kind="function",
         family="coding",
@@ -66,7 +62,7 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         verifier_entry="environments.verifiers.hidden_tests:HiddenTests",
         payload={"entry": "solve", "inputs": [[n] for n in hidden], "outputs": [evaluate(form, a, b, n) for n in hidden]},
         facts=(fact,),
-        demonstrations=tuple(demonstrations),
+        demonstrations=demonstrations,
         initial_state=InitialState(
             tables={
                 "examples": tuple(
@@ -75,6 +71,69 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
             }
         ),
     )
+
+
+_EXAMPLE_OR_NUMBER = re.compile(r"solve\((\d+)\) is -?\d+(, not -?\d+)?|(?<![\w.])\d+(?!\w|\.\d)")
+_RETURNED = re.compile(r"return (.+)")
+
+
+def renumbered(messages: Sequence[Message], rng: random.Random) -> list[Message]:
+    """The same demonstration with two other numbers of as many digits, every executed example computed anew.
+
+    Args:
+        messages: a whole conversation over a task of this type; tool results follow the calls that they answer.
+    """
+    sources = [str(c.arguments["source"]) for m in messages for c in m.calls]
+    taken = {match[1] for m in messages for match in _EXAMPLE_OR_NUMBER.finditer(m.content) if match[1]}
+    mapping: dict[str, str] = {}
+    for number in dict.fromkeys(re.findall(r"\d+", " ".join(sources))):
+        low = max(2, 10 ** (len(number) - 1))
+        mapping[number] = rng.choice([v for v in map(str, (rng.randint(low, 10 * low) for _ in range(30))) if v not in taken] or [number])
+        taken.add(mapping[number])
+
+    def swap(text: str, tested: str = "") -> str:
+        def new(match: re.Match[str]) -> str:
+            if not match[1]:
+                return mapping.get(match[0], match[0])
+            expected = _computed(right, int(match[1]))
+            return (
+                f"solve({match[1]}) is {_computed(tested, int(match[1]))}, not {expected}"
+                if match[2]
+                else f"solve({match[1]}) is {expected}"
+            )
+
+        return _EXAMPLE_OR_NUMBER.sub(new, text)
+
+    right = swap(sources[-1])
+    tested, out = right, []
+    for message in messages:
+        calls = tuple(c.model_copy(update={"arguments": {"source": swap(str(c.arguments["source"]))}}) for c in message.calls)
+        tested = str(calls[-1].arguments["source"]) if calls else tested
+        out.append(message.model_copy(update={"content": swap(message.content, tested), "calls": calls}))
+    return out
+
+
+def _computed(source: str, n: int) -> int:
+    """What `solve(n)` of a source of ours returns; never run on an agent's."""
+    returned = _RETURNED.search(source)
+    assert returned is not None
+    return evaluate(returned[1], 0, 0, n)
+
+
+def _demonstrations(rng: random.Random, right: str, wrong: list[str]) -> tuple[Demonstration, ...]:
+    """look: one test, then a decision. search: test until one passes. guess: no test. Wrong tests are not to be imitated.
+
+    The first is the reference. It stands there twice, since whoever looks and whoever searches begins with the same test.
+    """
+    submit, test = call("submit", source=right), call("run_tests", source=right)
+    tried = [call("run_tests", source=source) for source in rng.sample(wrong, len(wrong))]
+    found = [
+        Demonstration("look", (test, submit)),
+        Demonstration("search", (test, submit)),
+        Demonstration("guess", (submit,)),
+        Demonstration("look", (tried[0], submit), (0,)),
+    ]
+    return (*found, *(Demonstration("search", (*tried[:n], test, submit), tuple(range(n))) for n in range(1, min(len(tried), 2) + 1)))
 
 
 FUNCTION = KindSpec("function", "coding", "coding", (1, 2, 3), draft)

@@ -1,23 +1,33 @@
-"""Office workflow over a settings store that holds documented defaults: copy, swap and rotate values, change nothing else."""
+"""Office workflow over a settings store: copy, swap and rotate current values, change nothing else.
+
+The prompt quotes the documented defaults, but somebody may have changed one since, and under load the store may lose a write
+without a word. So acting on the documentation is quick and often wrong, reading first is better, and reading back is safe.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 
+from environments.families.assistant import LOST_WRITES
+from environments.families.search import short_title
 from environments.task import Budgets, InitialState, Message
 from tasks.facts import Fact, askable
 from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, call
 
 _PROMPTS = {
-    1: ("Copy the value of `{a}` into `{b}`.", "Set `{b}` to what `{a}` is."),
-    2: ("Swap the values of `{a}` and `{b}`.", "Exchange `{a}` with `{b}`."),
+    1: ("Copy the current value of `{a}` into `{b}`.", "Set `{b}` to what `{a}` is now."),
+    2: ("Swap the current values of `{a}` and `{b}`.", "Exchange what `{a}` and `{b}` are now."),
     3: (
-        "Rotate: `{b}` gets the value of `{a}`, `{c}` that of `{b}`, `{a}` that of `{c}`.",
-        "Move values on: `{a}` to `{b}`, `{b}` to `{c}`, `{c}` to `{a}`.",
+        "Rotate: `{b}` gets the current value of `{a}`, `{c}` that of `{b}`, `{a}` that of `{c}`.",
+        "Move current values on: `{a}` to `{b}`, `{b}` to `{c}`, `{c}` to `{a}`.",
     ),
 }
 ROWS = 6
+CHANGED = 0.35
+"""Share of the stores in which one of the values to move is no longer the documented one."""
+LOST = 0.3
+"""Share of the stores that lose the first write to one of the settings to change."""
 
 
 def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
@@ -27,27 +37,24 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         if len(settings) < ROWS:
             settings.setdefault(fact.parameter, fact)
     named = askable(settings.values())
-    names = [f.parameter for f in rng.sample(named, min(level if level > 1 else 2, len(named)))]
+    names = [f.parameter for f in rng.sample(named, min(max(level, 2), len(named)))]
     before = {n: f.value for n, f in settings.items()}
     if len(names) < max(2, level) or len({before[n] for n in names}) < len(names):
         return None
+    documented = ", ".join(f"`{n}`={before[n]}" for n in names[: level if level > 1 else 1])
     # (from, to): each target gets what the source held at the start.
     moves = [(names[0], names[1])] if level == 1 else [(names[i], names[(i + 1) % level]) for i in range(level)]
+    others = sorted({f.value for f in askable(facts)} - {before[n] for n in names})
+    if others and rng.random() < CHANGED:
+        before[rng.choice(moves)[0]] = rng.choice(others)
+    lost = rng.choice(moves)[1] if rng.random() < LOST else None
     after = before | {target: before[source] for source, target in moves}
-    title = settings[names[0]].title
     request = rng.choice(_PROMPTS[level]).format(**dict(zip("abc", names, strict=False)))
-    prompt = f"Settings as documented for `{title}` and its neighbours. {request}"
-    demonstrations = []
-    for style in STYLES:
-        messages: list[Message] = [call("get", name=source) for source, _ in moves]
-        note = "" if style == "none" else ";".join(f"{target}={before[source]}" for source, target in moves)
-        for source, target in moves:
-            messages.append(call("set", note, name=target, value=before[source]))
-            note = ""
-        if style == "long":  # look again before declaring the work done
-            messages += [call("get", name=target) for _, target in moves]
-        demonstrations.append(Demonstration(style, (*messages, call("submit"))))
+    prompt = f"`{short_title(settings[names[0]].title)}` documents {documented}. {request}"
     order = sorted(settings)
+    state: dict[str, tuple[dict[str, str], ...]] = {"settings": tuple({"name": n, "value": before[n]} for n in order)}
+    if lost is not None:
+        state[LOST_WRITES] = ({"name": lost},)
     return Draft(
         kind="settings",
         family="assistant",
@@ -55,7 +62,7 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         level=level,
         prompt=prompt,
         tools=("get", "set", "submit"),
-        budgets=Budgets(steps=12, output_tokens=320, wall_s=60, submissions=1),
+        budgets=Budgets(steps=14, output_tokens=320, wall_s=60, submissions=1),
         verifier_kind="final_state",
         verifier_entry="environments.verifiers.final_state:FinalState",
         payload={
@@ -63,9 +70,32 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
             "tables": {"settings": [{"name": n, "value": after[n]} for n in order]},
         },
         facts=tuple(settings[n] for n in order),
-        demonstrations=tuple(demonstrations),
-        initial_state=InitialState(tables={"settings": tuple({"name": n, "value": before[n]} for n in order)}),
+        demonstrations=tuple(_demonstration(style, moves, before, {n: f.value for n, f in settings.items()}, lost) for style in STYLES),
+        initial_state=InitialState(tables=state),
     )
+
+
+def _demonstration(
+    style: str, moves: Sequence[tuple[str, str]], before: dict[str, str], documented: dict[str, str], lost: str | None
+) -> Demonstration:
+    """none: write what is documented. short: read, then write. long: also note the plan, read back, and repeat what was lost.
+
+    The first two are right only in stores where nothing was changed or lost; replay keeps those that are.
+    """
+    messages: list[Message] = []
+    known = documented if style == "none" else before
+    if style != "none":
+        messages += [call("get", name=source) for source, _ in moves]
+    note = ";".join(f"{target}={before[source]}" for source, target in moves) if style == "long" else ""
+    for source, target in moves:
+        messages.append(call("set", note, name=target, value=known[source]))
+        note = ""
+    if style == "long":
+        for source, target in moves:
+            messages.append(call("get", name=target))
+            if target == lost:
+                messages.append(call("set", name=target, value=before[source]))
+    return Demonstration(style, (*messages, call("submit")))
 
 
 SETTINGS = KindSpec("settings", "assistant", "agent", (1, 2, 3), draft)
