@@ -85,6 +85,8 @@ def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: fl
 
 LEXICON = 3_000
 """Words to rename with."""
+PROGRAM_WORDS = ("def", "return", "solve")
+"""Words that stay what they are in every world."""
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _NUMBER = re.compile(r"\d[\d.]*(?:e-?\d+)?")
 
@@ -107,7 +109,7 @@ def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Veri
     """
     prompt = next(m.content for m in verified.messages if m.role == "user")
     spoken = [str(v) for m in verified.messages for c in m.calls for k, v in c.arguments.items() if k in ("answer", "value")]
-    mapping: dict[str, str] = {}
+    mapping: dict[str, str] = {word: word for word in PROGRAM_WORDS}
     for quoted in re.findall(r"`([^`]+)`", prompt):
         for word in _WORD.findall(quoted):
             mapping.setdefault(word, rng.choice(words))
@@ -116,8 +118,6 @@ def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Veri
             mapping.setdefault(word, rng.choice(words))
         if len(value) > 1 and _NUMBER.fullmatch(value):
             mapping.setdefault(value, _number_like(value, rng))
-    if not mapping:
-        return verified
     bounds = {True: (r"(?<![A-Za-z])", r"(?![A-Za-z])"), False: (r"(?<![\w.])", r"(?![\w.]*\d)")}  # of words, and of numbers
     parts = [re.escape(k).join(bounds[k.isalpha()]) for k in sorted(mapping, key=len, reverse=True)]
     pattern = re.compile("|".join(parts))
@@ -132,9 +132,10 @@ def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Veri
         return m.model_copy(update={"content": swap(m.content), "thinking": swap(m.thinking), "calls": calls})
 
     head = next(i for i, m in enumerate(verified.messages) if m.role == "user")
-    messages = (*verified.messages[:head], *(changed(m) for m in verified.messages[head:]))
-    if any("source" in c.arguments for m in messages for c in m.calls):  # numbers of programs decide what they return
-        messages = tuple(renumbered(messages, rng))
+    world: Sequence[Message] = verified.messages[head:]
+    if any("source" in c.arguments for m in world for c in m.calls):  # numbers of programs decide what they return
+        world = renumbered(world, rng)
+    messages = (*verified.messages[:head], *map(changed, world))
     return Verified(verified.task_id, verified.style, messages, verified.masked)
 
 

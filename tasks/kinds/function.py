@@ -87,8 +87,8 @@ def renumbered(messages: Sequence[Message], rng: random.Random) -> list[Message]
     taken = {match[1] for m in messages for match in _EXAMPLE_OR_NUMBER.finditer(m.content) if match[1]}
     mapping: dict[str, str] = {}
     for number in dict.fromkeys(re.findall(r"\d+", " ".join(sources))):
-        low = max(2, 10 ** (len(number) - 1))
-        mapping[number] = rng.choice([v for v in map(str, (rng.randint(low, 10 * low) for _ in range(30))) if v not in taken] or [number])
+        low, high = max(2, 10 ** (len(number) - 1)), 10 ** len(number) - 1
+        mapping[number] = rng.choice([v for v in map(str, rng.sample(range(low, high + 1), min(30, high + 1 - low))) if v not in taken])
         taken.add(mapping[number])
 
     def swap(text: str, tested: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 from environments.families.search import SearchEnvironment, excerpt, short_title
@@ -19,7 +20,7 @@ _PROMPTS = (
 
 def states(text: str, fact: Fact) -> bool:
     """Whether an excerpt spells the fact out as `parameter=value`."""
-    return f"{fact.parameter}={fact.value}" in text.replace(" ", "")
+    return re.search(rf"(?<!\w){re.escape(fact.parameter)}={re.escape(fact.value)}(?![\w.])", text.replace(" ", "")) is not None
 
 
 def _spoken(facts: Sequence[Fact]) -> str:

@@ -50,7 +50,7 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
     lost = rng.choice(moves)[1] if rng.random() < LOST else None
     after = before | {target: before[source] for source, target in moves}
     request = rng.choice(_PROMPTS[level]).format(**dict(zip("abc", names, strict=False)))
-    prompt = f"`{short_title(settings[names[0]].title)}` documents {documented}. {request}"
+    prompt = f"Documented for `{short_title(settings[names[0]].title)}` and others: {documented}. {request}"
     order = sorted(settings)
     state: dict[str, tuple[dict[str, str], ...]] = {"settings": tuple({"name": n, "value": before[n]} for n in order)}
     if lost is not None:

@@ -56,6 +56,7 @@ prompts_per_cell = 1
 steps = 2
 
 [training.effort]
+tasks_per_domain = 6
 samples = 1
 
 [training.evaluation]
