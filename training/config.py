@@ -73,7 +73,7 @@ class MopdConfig(Frozen):
 class EffortConfig(Frozen):
     """Budgets: budget(x, effort) = multiplier[domain][effort] * b0(x), b0 from the cold start (K3, section 4.1.3)."""
 
-    tasks_per_domain: int = Field(default=60, description="Training tasks whose completions are measured")
+    tasks_per_domain: int = Field(default=60, description="Draws of training tasks whose completions are measured; equal draws count once")
     samples: int = Field(default=3, description="Cold-start completions a problem")
     multipliers: dict[Domain, dict[Effort, float]] = Field(
         default={

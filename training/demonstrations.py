@@ -105,8 +105,10 @@ def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Veri
     """The same demonstration in a world with other names and values, consistently replaced.
 
     A few hundred functions are soon known by heart, and a policy that remembers answers need not read. In renamed worlds only
-    what stands in the context helps.
+    what stands in the context helps. Without words to rename with it stays as it is.
     """
+    if not words:
+        return verified
     prompt = next(m.content for m in verified.messages if m.role == "user")
     spoken = [str(v) for m in verified.messages for c in m.calls for k, v in c.arguments.items() if k in ("answer", "value")]
     mapping: dict[str, str] = {word: word for word in PROGRAM_WORDS}

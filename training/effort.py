@@ -58,11 +58,17 @@ def reference_length(task: TaskSpec, reference: Demonstration, codec: Xtml) -> i
 
 
 def estimate(completions: Iterable[tuple[TaskSpec, bool, int]], references: Mapping[str, int]) -> Budget0:
-    """b0 from (task, passed, T) of cold-start completions; every task's reference length must be given."""
+    """b0 from (task, passed, T) of cold-start completions. Where T of all correct ones is 0, the reference's own length counts.
+
+    Raises:
+        InputError: a task's reference length is not given.
+    """
     by_class: dict[str, list[float]] = defaultdict(list)
     by_domain: dict[str, list[float]] = defaultdict(list)
     whatever: dict[str, list[float]] = defaultdict(list)
     for task, passed, tokens in completions:
+        if task.task_id not in references:
+            raise InputError(f"no reference length for task {task.task_id}", "its solution is missing from the vault: synthesise again")
         share = tokens / references[task.task_id]
         whatever[task.domain].append(share)
         if passed:
@@ -74,7 +80,7 @@ def estimate(completions: Iterable[tuple[TaskSpec, bool, int]], references: Mapp
     return Budget0(
         references=dict(references),
         classes={k: sum(v) / len(v) for k, v in by_class.items() if sum(v) > 0},
-        domains={k: sum(v) / len(v) for k, v in by_domain.items()},
+        domains={k: sum(v) / len(v) or 1.0 for k, v in by_domain.items()},
     )
 
 
