@@ -6,16 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from environments.errors import CorruptArtifactError, InputError
+from environments.task import Domain, Message, ToolCall
+from tasks.kinds import Demonstration
 from tests.tasks.specs import make_task
-from tests.training.small import CONFIG, model
+from tests.training.small import CONFIG, codec, model
 from training import checkpoint
 from training.config import EffortConfig
-from training.effort import budget, class_of, effort_reward, estimate
+from training.effort import budget, class_of, effort_reward, estimate, reference_length
 from training.metrics import Metrics, read
 from training.model import Llama
 from training.optim import MuonAdamW, warmup_decay
@@ -23,32 +24,72 @@ from training.optim import MuonAdamW, warmup_decay
 # --- effort ---
 
 
-@pytest.mark.parametrize("percentile", [0.0, 40.0, 50.0, 95.0])
-def test_b0_is_the_percentile_of_correct_lengths_only(percentile: float) -> None:
-    task, config = make_task(1), EffortConfig(percentile=percentile, min_correct=2)
-    lengths = [1000, 1500, 2000, 3000, 5000]
-    b0 = estimate([(task, True, n) for n in lengths] + [(task, False, 1), (task, False, 90_000)], config)
-    assert b0.of(task) == float(np.percentile(lengths, percentile))
-    if percentile == 50.0:
-        assert b0.of(task) == 2000
-
-
-def test_a_task_with_too_few_correct_completions_borrows_from_its_class_then_its_domain() -> None:
-    own, rare, classless = make_task(1), make_task(2), make_task(3, level=3)
-    config = EffortConfig(percentile=50.0, min_correct=2)
-    b0 = estimate([(own, True, 10), (own, True, 20), (rare, True, 90), (classless, False, 5)], config)
-    assert class_of(own) == class_of(rare) != class_of(classless)
-    assert b0.of(own) == 15
-    assert b0.of(rare) == np.percentile([10, 20, 90], 50)
-    assert b0.of(classless) == np.percentile([10, 20, 90], 50)
-    with pytest.raises(InputError, match="agent tasks: the cold start solved none"):
-        b0.of(make_task(4, domain="agent", level=9))
+def test_b0_is_the_reference_length_times_the_mean_share_of_correct_completions_of_the_class() -> None:
+    """References of 10, 40 and 25 tokens; correct completions of 15, 25 and 20: shares 1.5, 2.5 and 0.5, mean 1.5."""
+    short, long, never = make_task(1), make_task(2), make_task(3)
+    references = {short.task_id: 10, long.task_id: 40, never.task_id: 25}
+    completions = [(short, True, 15), (short, True, 25), (long, True, 20), (long, False, 90_000), (never, False, 1)]
+    b0 = estimate(completions, references)
+    assert b0.classes == {"test_kind/1": 1.5}
+    assert [b0.of(t) for t in (short, long, never)] == [15.0, 60.0, 37.5]
+    assert b0 == estimate(reversed(completions), references)
     assert type(b0).model_validate_json(b0.model_dump_json()) == b0
 
 
+def test_a_class_without_correct_completions_falls_back_to_its_domain() -> None:
+    easy, easier, hard = make_task(1), make_task(2, level=2), make_task(3, level=3)
+    b0 = estimate([(easy, True, 10), (easier, True, 40), (hard, False, 900)], {easy.task_id: 10, easier.task_id: 20, hard.task_id: 30})
+    assert len({class_of(t) for t in (easy, easier, hard)}) == 3
+    assert b0.classes == {"test_kind/1": 1.0, "test_kind/2": 2.0}
+    assert b0.of(hard) == 30 * 1.5
+
+
+def test_correct_completions_without_any_thinking_set_no_budget_of_nothing_for_their_class() -> None:
+    silent, loud = make_task(1), make_task(2, level=2)
+    b0 = estimate([(silent, True, 0), (loud, True, 10)], {silent.task_id: 10, loud.task_id: 10})
+    assert b0.classes == {"test_kind/2": 1.0}
+    assert b0.of(silent) == 10 * 0.5
+
+
+def test_in_a_domain_without_correct_completions_the_lengths_of_failures_stand_in(caplog: pytest.LogCaptureFixture) -> None:
+    solved, failed = make_task(1), make_task(2, domain="coding", level=2)
+    b0 = estimate([(solved, True, 10), (failed, False, 30), (failed, False, 60)], {solved.task_id: 10, failed.task_id: 15})
+    assert b0.of(failed) == 45.0
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "the cold start solved no coding task: the lengths of its failures stand in for b0"
+    ]
+
+
+def test_a_task_without_a_reference_or_of_an_unsampled_domain_is_named() -> None:
+    known, unknown, foreign = make_task(1), make_task(2), make_task(3, domain="agent", level=2)
+    b0 = estimate([(known, True, 10)], {known.task_id: 10, foreign.task_id: 10})
+    with pytest.raises(InputError, match=f"no reference length for task {unknown.task_id}"):
+        b0.of(unknown)
+    with pytest.raises(InputError, match="no budget for agent tasks"):
+        b0.of(foreign)
+
+
+@pytest.mark.parametrize("domain", ["general", "agent", "coding"])
+def test_a_reference_is_as_long_as_its_thinking_or_as_all_of_its_output(domain: Domain) -> None:
+    xtml, thoughts = codec(), ["width is 113", "", "so set it"]
+    calls = [ToolCall(tool="search", arguments={"query": "width"}), ToolCall(tool="submit", arguments={"answer": "113"})]
+    messages = tuple(
+        Message(role="assistant", thinking=t, content="done" * (not c), calls=c)
+        for t, c in zip(thoughts, [(calls[0],), (calls[1],), ()], strict=True)
+    )
+    if domain == "general":
+        expected = sum(len(xtml.tokenizer.encode(t)) for t in thoughts)
+    else:
+        expected = sum(len(xtml.encode(m)) - len(xtml.generation_prefix) for m in messages)
+    assert reference_length(make_task(1, domain=domain), Demonstration("s", messages), xtml) == expected
+    silent = tuple(m.model_copy(update={"thinking": ""}) for m in messages)
+    length = reference_length(make_task(1, domain=domain), Demonstration("s", silent), xtml)
+    assert length == 1 if domain == "general" else 1 < length < expected
+
+
 def test_budgets_multiply_b0_and_beyond_them_the_reward_is_minus_one() -> None:
-    task, config = make_task(1), EffortConfig(percentile=50.0, min_correct=1)
-    b0 = estimate([(task, True, 100)], config)
+    task, config = make_task(1), EffortConfig()
+    b0 = estimate([(task, True, 100)], {task.task_id: 40})
     found = [budget(task, "general", e, b0, config) for e in ("low", "high", "max")]
     assert found == [config.multipliers["general"][e] * 100 for e in ("low", "high", "max")]
     assert found == sorted(found)

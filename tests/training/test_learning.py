@@ -24,7 +24,7 @@ from tasks.synthesis import to_task
 from training import sft, trainer
 from training.config import EffortConfig, SftConfig
 from training.demonstrations import encode, replay, texts
-from training.effort import budget, effort_reward, estimate
+from training.effort import budget, effort_reward, estimate, reference_length
 from training.engine.embedded import EmbeddedEngine
 from training.model import Llama, ModelConfig
 from training.mopd import teacher_logprobs
@@ -65,6 +65,7 @@ class Bench:
         self.train: list[TaskSpec] = [task for task, _ in pairs[60:]]
         verified = [v for task, d in pairs[60:] for demo in d.demonstrations if (v := replay(task, demo, self.resources, LAPTOP))]
         self.codec = Xtml(XtmlTokenizer.train((t for v in verified for t in texts(v)), element_tags(TOOLS), 400))
+        self.references = {task.task_id: reference_length(task, d.demonstrations[0], self.codec) for task, d in pairs}
         self.examples = [encode(v, self.codec, rng, 0.0) for v in verified]
         self.rng = rng
 
@@ -73,6 +74,7 @@ class Bench:
             vocab_size=self.codec.tokenizer.vocab_size,
             intermediate_size=128,
             num_hidden_layers=2,
+            num_key_value_heads=4,
             max_position_embeddings=256,  # type: ignore[attr-defined]
         )
         model = Llama(config, seed=seed)
@@ -93,13 +95,11 @@ class Bench:
     def set_budget(self, start: Llama) -> None:
         """Budgets from the cold start's own correct completions, as in a run."""
         found = self.rollouts(start, self.train[:80], 4, "budget")
-        # A fifth of the correct completions fit: there is room to learn the short way of working, and a signal to begin with.
-        settings = EffortConfig(percentile=20.0, multipliers={"agent": {"low": 1.0}})
-        b0 = estimate([(r.job.task, r.passed, r.effort_tokens) for r in found], settings)
-        self.budget = budget(self.test[0], "agent", "low", b0.model_copy(update={"tasks": {}}), settings)
+        self.b0 = estimate([(r.job.task, r.passed, r.effort_tokens) for r in found], self.references)
 
     def reward(self, rollout: Rollout) -> float:
-        return effort_reward(float(rollout.passed), rollout.effort_tokens, self.budget)
+        tokens = budget(rollout.job.task, "agent", "low", self.b0, EffortConfig())
+        return effort_reward(float(rollout.passed), rollout.effort_tokens, tokens)
 
     def passes(self, model: Llama) -> float:
         """Passes within the budget on tasks that were not trained on."""

@@ -9,7 +9,8 @@ import torch
 
 from environments.errors import CorruptArtifactError
 from tests.training.small import CONFIG, model
-from training.model import Llama, ModelConfig, checkpoint_id
+from training.config import PolicyConfig
+from training.model import Llama, ModelConfig, checkpoint_id, rotate
 from training.structure import induction_start
 
 
@@ -73,7 +74,44 @@ def test_the_seed_decides_the_start() -> None:
 
 # --- the induction start ---
 
-WIDE = ModelConfig(vocab_size=512, hidden_size=128, intermediate_size=320, num_hidden_layers=3, max_position_embeddings=256)
+POLICY = PolicyConfig()
+WIDE = ModelConfig(
+    vocab_size=512,
+    hidden_size=POLICY.hidden_size,
+    intermediate_size=POLICY.intermediate_size,
+    num_hidden_layers=POLICY.layers,
+    num_attention_heads=POLICY.heads,
+    num_key_value_heads=POLICY.kv_heads,
+    max_position_embeddings=POLICY.window,
+)
+COMMA, EQUALS = 1, 2
+
+
+def _start(seed: int, **changes: float) -> Llama:
+    net = Llama(WIDE.model_copy(update=changes), seed=seed)
+    induction_start(net, seed)
+    return net
+
+
+@torch.no_grad()
+def _attention(net: Llama, layer: int, ids_BT: torch.Tensor) -> torch.Tensor:
+    """Attention weights [B, H, T, T] of one layer, written out."""
+    t = ids_BT.shape[1]
+    cos, sin = net.cos[:t], net.sin[:t]
+    x = net.model.embed_tokens(ids_BT)
+    for block in net.model.blocks[:layer]:
+        x = block(x, cos, sin)
+    block = net.model.blocks[layer]
+    x, c = block.input_layernorm(x), net.config
+    q = rotate(block.self_attn.q_proj(x).unflatten(-1, (c.num_attention_heads, c.head_dim)).transpose(1, 2), cos, sin)
+    k = rotate(block.self_attn.k_proj(x).unflatten(-1, (c.num_key_value_heads, c.head_dim)).transpose(1, 2), cos, sin)
+    logits: torch.Tensor = q @ k.repeat_interleave(c.num_attention_heads // c.num_key_value_heads, 1).mT / c.head_dim**0.5
+    return logits.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+
+
+def _distinct(count: int, seed: int) -> torch.Tensor:
+    """Token ids, all different, none of them `,` or `=`."""
+    return torch.randperm(WIDE.vocab_size - 3, generator=torch.Generator().manual_seed(seed))[:count] + 3
 
 
 def _copy_accuracy(net: Llama, seed: int) -> float:
@@ -87,16 +125,47 @@ def _copy_accuracy(net: Llama, seed: int) -> float:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_induction_start_copies_at_once_and_a_plain_one_does_not(seed: int) -> None:
-    plain = Llama(WIDE, seed=seed)
-    assert _copy_accuracy(plain, seed) < 0.05
-    induction_start(plain, seed)
-    assert _copy_accuracy(plain, seed) >= 0.4
+    assert _copy_accuracy(Llama(WIDE, seed=seed), seed) < 0.05
+    assert _copy_accuracy(_start(seed), seed) >= 0.4
+
+
+@pytest.mark.parametrize("back", [1, 2])
+def test_the_first_layer_looks_one_and_two_tokens_back(back: int) -> None:
+    weight = _attention(_start(1), 0, _distinct(200, seed=back)[None])[0, back - 1].diagonal(-back)
+    assert float(weight.mean()) > 0.95
+    assert float(weight.median()) > 0.9
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_two_heads_read_what_followed_the_current_token(seed: int) -> None:
+    """In a string of distinct tokens written twice, position 60 + i must look at 1 + i."""
+    half = _distinct(60, seed)
+    weight = _attention(_start(seed), 1, torch.cat([half, half])[None])[0, :2]
+    assert float(weight[:, 60:-1].diagonal(1, 1, 2).mean()) > 0.6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_head_reads_the_value_of_a_name_at_the_equals_sign_after_it(seed: int) -> None:
+    """`name = value ,` for thirty names, then the names again in another order: at each later `=` only the name tells values apart."""
+    found = []
+    for string in range(5):
+        names, values = _distinct(60, 100 * seed + string).view(2, 30)
+        order = torch.randperm(30, generator=torch.Generator().manual_seed(string))
+        commas, equals = torch.full_like(names, COMMA), torch.full_like(names, EQUALS)
+        stated = torch.stack([names, equals, values, commas], 1).flatten()
+        asked = torch.stack([names[order], equals, commas], 1).flatten()  # no value given away
+        at, value_at = len(stated) + 1 + 3 * torch.arange(30), 2 + 4 * order
+        weight = _attention(_start(seed), 1, torch.cat([stated, asked])[None])[0, :3, at]
+        found.append(weight.gather(2, value_at.expand(3, -1)[..., None])[..., 0])
+    right = torch.cat(found, 1)
+    assert float(right[2].mean()) > 0.85
+    assert float(right[2].median()) > 0.9
+    assert float(right[:2].mean()) < 0.1  # heads one token wide see thirty equals signs alike
 
 
 def test_an_induction_start_knows_no_token_in_particular() -> None:
     """Without a repetition there is nothing to copy, and no token is preferred."""
-    net = Llama(WIDE, seed=0)
-    induction_start(net, 0)
+    net = _start(0)
     ids = torch.randperm(WIDE.vocab_size, generator=torch.Generator().manual_seed(0))[None, :200]
     with torch.no_grad():
         probabilities = net(ids).softmax(-1)[0]
@@ -104,8 +173,20 @@ def test_an_induction_start_knows_no_token_in_particular() -> None:
     assert float(follows.mean()) < 0.02
 
 
-def test_an_induction_start_names_what_it_cannot_work_with() -> None:
-    with pytest.raises(ValueError, match="two layers"):
-        induction_start(Llama(WIDE.model_copy(update={"num_hidden_layers": 1})), 0)
-    with pytest.raises(ValueError, match="rotary base"):
-        induction_start(Llama(WIDE.model_copy(update={"rope_theta": 10.0})), 0)
+def test_an_induction_start_is_decided_by_its_seed() -> None:
+    assert all(torch.equal(a, b) for a, b in zip(_start(3).parameters(), _start(3).parameters(), strict=True))
+    assert not torch.equal(_start(3).head, _start(4).head)
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        ({"num_hidden_layers": 1}, r"1, 4, 4 and 1e\+06"),
+        ({"num_key_value_heads": 2}, r"3, 2, 4 and 1e\+06"),
+        ({"num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 96}, r"3, 3, 3 and 1e\+06"),
+        ({"rope_theta": 10.0}, "3, 4, 4 and 10$"),
+    ],
+)
+def test_an_induction_start_names_what_it_cannot_work_with(changes: dict[str, float], numbers: str) -> None:
+    with pytest.raises(ValueError, match=f"three key-value heads.*the model has {numbers}"):
+        _start(0, **changes)

@@ -1,11 +1,15 @@
-"""Renaming demonstrations: consistent, complete, and never with words of held-out tasks."""
+"""Renaming demonstrations: consistent, complete, with common words, and in coding with numbers that still compute."""
 
 from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
+
+import pytest
 
 from environments.task import Message, ToolCall
+from training import demonstrations
 from training.demonstrations import Verified, lexicon, rename
 
 WORDS = [f"word{c}" for c in "abcdefgh"]
@@ -60,25 +64,76 @@ def test_tools_structure_and_failed_tries_stay() -> None:
     assert renamed.task_id == LOOKUP.task_id
 
 
-def test_numbers_in_code_stay_since_results_depend_on_them() -> None:
-    coding = Verified(
-        "c",
-        "tries0",
-        (
-            Message(
-                role="user",
-                content="Documented in `pkg.grid`: size=100. Write solve(n) from n, the default `size` and 22. solve(2) is 222.",
-            ),
-            call("submit", source="def solve(n):\n    return n * 100 + 22"),
+CODING = Verified(
+    "c",
+    "search",
+    (
+        Message(
+            role="user",
+            content="Documented in `pkg.grid`: size=100. Write solve(n): n, `size` and 22. solve(2) is 222, solve(7) is 722.",
         ),
-        (),
-    )
-    renamed = rename(coding, WORDS, random.Random(3))
-    assert renamed.messages[1] == coding.messages[1]
-    assert "100" in renamed.messages[0].content
-    assert "`pkg.grid`" not in renamed.messages[0].content
+        call("run_tests", source="def solve(n):\n    return n * 22 + 100"),
+        Message(role="tool", tool="run_tests", content="solve(2) is 144, not 222"),
+        call("run_tests", source="def solve(n):\n    return n * 100 + 22"),
+        Message(role="tool", tool="run_tests", content="all 2 examples pass"),
+        call("submit", source="def solve(n):\n    return n * 100 + 22"),
+    ),
+    (0,),
+)
 
 
-def test_the_lexicon_avoids_words_of_held_out_prompts() -> None:
-    words = lexicon(["scipy.optimize.bisect", "a sentence is no name", "networkx.ladder_graph"], ["Look up `k` of `networkx.pagerank`."])
-    assert words == ["bisect", "graph", "ladder", "optimize", "scipy"]
+def run(source: str, n: int) -> int:
+    space: dict[str, Callable[[int], int]] = {}
+    exec(source, space)  # a source of ours
+    return space["solve"](n)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_numbers_in_code_change_and_every_example_is_computed_anew(seed: int) -> None:
+    renamed = rename(CODING, WORDS, random.Random(seed))
+    prompt, wrong, answer, right, passed, submit = renamed.messages
+    source, tried = str(submit.calls[0].arguments["source"]), str(wrong.calls[0].arguments["source"])
+    found = re.fullmatch(r"def solve\(n\):\n    return n \* (\d+) \+ (\d+)", source)
+    assert found is not None
+    a, b = found.groups()
+    assert (a, b) != ("100", "22")
+    assert tried == f"def solve(n):\n    return n * {b} + {a}"
+    assert right.calls[0].arguments["source"] == source
+    assert f"={a}. Write" in prompt.content
+    assert f"and {b}. solve(2) is {run(source, 2)}, solve(7) is {run(source, 7)}." in prompt.content
+    assert answer.content == f"solve(2) is {run(tried, 2)}, not {run(source, 2)}"
+    assert passed.content == "all 2 examples pass"
+    assert "`pkg.grid`" not in prompt.content
+    assert "`size`" not in prompt.content
+    assert renamed.masked == CODING.masked
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_numbers_in_code_keep_their_count_of_digits(seed: int) -> None:
+    source = str(rename(CODING, WORDS, random.Random(seed)).messages[-1].calls[0].arguments["source"])
+    assert [len(number) for number in re.findall(r"\d+", source)] == [3, 2]
+
+
+def test_renaming_is_decided_by_its_seed() -> None:
+    assert rename(LOOKUP, WORDS, random.Random(4)) == rename(LOOKUP, WORDS, random.Random(4)) != rename(LOOKUP, WORDS, random.Random(5))
+
+
+def test_the_lexicon_holds_lower_case_words_of_three_to_twelve_letters() -> None:
+    assert lexicon(["scipy.optimize.bisect(f, Xtol=2)", "networkx.ladder_graph", "characteristicpolynomial"]) == [
+        "bisect",
+        "graph",
+        "ladder",
+        "networkx",
+        "optimize",
+        "scipy",
+    ]
+
+
+def test_the_lexicon_keeps_what_most_passages_hold_in_whatever_order_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word counts once a passage; ties go to the first in the alphabet."""
+    monkeypatch.setattr(demonstrations, "LEXICON", 3)
+    passages = ["axis order tol", "axis tol", "axis order", "zeta beta", "rare rare rare rare"]
+    assert lexicon(passages) == ["axis", "order", "tol"]
+    assert lexicon(reversed(passages)) == lexicon(passages)
+    monkeypatch.setattr(demonstrations, "LEXICON", 4)
+    assert lexicon(passages) == ["axis", "beta", "order", "tol"]

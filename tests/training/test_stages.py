@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -12,16 +13,18 @@ import pytest
 import torch
 
 from environments.errors import CorruptArtifactError, InputError
+from environments.protocols import Document
 from environments.records import RewardRow, RolloutRow
 from environments.tables import read_rows
 from environments.task import DOMAINS, EFFORTS, Budgets, Message, TaskSpec
 from environments.vault import Vault
 from tasks.dataset import publish
+from tasks.kinds import Demonstration
 from tests.environments.small_tasks import coding_task, make_resources, search_task, settings_task
 from training import checkpoint, expert, mopd, stages
 from training.config import EffortConfig, ExpertConfig, MopdConfig, PolicyConfig, SftConfig, TrainingConfig
 from training.context import DONE, StageContext, expert_stage
-from training.effort import Budget0
+from training.effort import Budget0, reference_length
 from training.evaluate import interval
 from training.metrics import Metrics, read
 from training.model import Llama
@@ -30,7 +33,7 @@ pytestmark = pytest.mark.sandbox
 
 CONFIG = TrainingConfig(
     rows=8,
-    policy=PolicyConfig(vocab_size=360, hidden_size=64, intermediate_size=96, layers=2, heads=4, kv_heads=2, window=192),
+    policy=PolicyConfig(vocab_size=360, hidden_size=64, intermediate_size=96, layers=2, heads=4, kv_heads=4, window=192),
     sft=SftConfig(trainer="plain", tokens=40 * 1024, batch_tokens=1024, warmup_steps=2),
     expert=ExpertConfig(prompts=2, samples=4, steps_max=4, branch_step=2, steps_other=2, checkpoint_every=2, lr=1e-3),
     mopd=MopdConfig(prompts_per_cell=1, steps=3, checkpoint_every=2, max_initial_kl=1e-6),
@@ -58,7 +61,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageContext]:
     with make_resources(Vault(run / "vault")) as resources:
         tasks = _tasks(resources.vault)
         publish(tasks, run / "dataset", graph_version="g")
-        for task in tasks["train"]:
+        for task in (*tasks["train"], *tasks["heldout"]):
             messages = [m.model_dump(mode="json") for m in resources.vault.get_reference(task.reference_sha256)]
             scripts = [{"style": "s", "messages": messages, "masked": []}, {"style": "wrong", "messages": messages[:1], "masked": []}]
             resources.vault.put_demonstrations(task.task_id, scripts)
@@ -77,7 +80,9 @@ def context(started: StageContext, tmp_path: Path) -> StageContext:
 def _b0(context: StageContext, tokens: float) -> None:
     directory = context.stage_dir("budgets")
     directory.mkdir(parents=True)
-    (directory / "b0.json").write_text(Budget0(tasks={}, classes={}, domains=dict.fromkeys(DOMAINS, tokens)).model_dump_json())
+    references = dict.fromkeys((t.task_id for split in ("train", "heldout") for t in context.tasks(split)), 1)
+    b0 = Budget0(references=references, classes={}, domains=dict.fromkeys(DOMAINS, tokens))
+    (directory / "b0.json").write_text(b0.model_dump_json())
 
 
 def _kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
@@ -132,6 +137,34 @@ def test_without_a_demonstration_that_passes_there_is_no_cold_start(started: Sta
     shutil.copytree(started.run_dir / "dataset", tmp_path / "other" / "dataset")
     with make_resources(Vault(tmp_path / "empty")) as resources, pytest.raises(InputError, match="no demonstration passed"):
         stages.cold_start(StageContext(tmp_path / "other", CONFIG, resources))
+
+
+def test_names_come_from_titles_and_signatures_of_the_corpus_or_from_training_prompts(started: StageContext) -> None:
+    class Listed:
+        def documents(self) -> Iterator[Document]:
+            yield Document("d1", "optimize.bisect", "bisect(f, xtol=2e-12)\n\nFind a root (of f).", "scipy", "BSD-3-Clause", ())
+            yield Document("d2", "Tutorial", "No signature here.\n\nf(x)", "scipy", "BSD-3-Clause", ())
+
+    listed = StageContext(started.run_dir, CONFIG, dataclasses.replace(started.resources, corpus=Listed()))  # type: ignore[arg-type]
+    assert list(stages._passages(listed)) == ["optimize.bisect bisect(f, xtol=2e-12)", "Tutorial"]
+    silent = StageContext(started.run_dir, CONFIG, dataclasses.replace(started.resources, corpus=None))
+    assert list(stages._passages(silent)) == [m.content for t in started.tasks("train") for m in t.prompt]
+
+
+# --- budgets ---
+
+
+def test_budgets_measure_training_tasks_and_hold_for_every_task_of_rl_and_evaluation(context: StageContext) -> None:
+    done = stages.budgets(context)
+    b0 = expert.load_budgets(context)
+    tasks = [t for split in ("train", "heldout") for t in context.tasks(split)]
+    assert set(b0.references) == {t.task_id for t in tasks}
+    for task in tasks:
+        reference = Demonstration("s", tuple(context.resources.vault.get_reference(task.reference_sha256)))
+        assert b0.references[task.task_id] == reference_length(task, reference, context.codec)
+        assert b0.of(task) == b0.classes.get(f"{task.kind}/{task.level}", b0.domains[task.domain]) * b0.references[task.task_id]
+    assert done["completions"] == len(context.tasks("train")) * CONFIG.effort.samples  # held-out tasks are not sampled
+    assert [done[f"b0_share_{d}"] for d in DOMAINS] == [b0.domains[d] for d in DOMAINS]
 
 
 # --- an expert ---

@@ -16,7 +16,7 @@ from environments.families import TOOLS, make_environment
 from environments.families.search import SearchEnvironment, excerpt, short_title
 from environments.resources import Resources
 from environments.search import Corpus, CorpusConfig, build_corpus
-from environments.task import ToolCall
+from environments.task import InitialState, ToolCall
 from environments.vault import Vault
 from environments.verifiers import judge
 from tests.environments.small_tasks import DOUBLE, coding_task, make_resources, search_task, settings_task
@@ -99,6 +99,7 @@ def test_excerpt_shows_the_word_whole_and_cuts_at_spaces() -> None:
     assert excerpt(text, "", 40) == "not found"
     assert excerpt(text, "(", 4000) == text
     assert excerpt("a\n\n  b", "a", 40) == "a b"
+    assert excerpt("f(method='single', note=\"x\")", "method", 40) == "f(method=single, note=x)"
 
 
 def test_short_titles() -> None:
@@ -134,6 +135,23 @@ def test_a_side_effect_fails(resources: Resources) -> None:
     do(world, "set", name="depth", value="4")
     do(world, "submit")
     assert judge(task, world.finalize(), resources).status == "fail"
+
+
+def test_a_write_that_the_store_loses_is_lost_once_and_in_silence(resources: Resources) -> None:
+    sound = settings_task(resources.vault)
+    tables = {**sound.initial_state.tables, "lost_writes": ({"name": "width"},)}
+    task = sound.model_copy(update={"initial_state": InitialState(tables=tables)})
+    world = begin(make_environment(task, resources))
+    assert do(world, "get", name="lost_writes") == "no such setting"
+    assert do(world, "set", name="width", value="113") == "ok"
+    assert do(world, "get", name="width") == "70"
+    assert judge(task, world.outcome, resources).status == "fail"
+    assert do(world, "set", name="width", value="113") == "ok"
+    assert do(world, "get", name="width") == "113"
+    do(world, "submit")
+    outcome = world.finalize()
+    assert list(outcome.tables) == ["settings"]
+    assert judge(task, outcome, resources).status == "pass"
 
 
 @pytest.mark.parametrize(("value", "stored"), [("-5", "-5"), (" 7\n", "7"), ("mean", "mean"), ("", "")])
