@@ -9,7 +9,7 @@ import pytest
 from environments import records as r
 from environments.errors import DiskFullError, InputError
 from environments.tables import write_rows
-from flows.report import build, markup, write_report
+from flows.report import markup, write_report
 from flows.report.layout import MAX_NODES, graph_payload
 from tests.tasks.synthetic import HOSTILE, synthetic_rows, write_run
 
@@ -138,7 +138,7 @@ def test_errors(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(build.os, "replace", full)
+    monkeypatch.setattr("environments.files.os.replace", full)
     with pytest.raises(DiskFullError, match=r"report.html.*Fix: free some space"):
         write_report(run)
     assert (run / "report.html").read_text() == before
