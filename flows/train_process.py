@@ -50,8 +50,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_stage(run: RunDirectory, stage: str, domain: Any = None, effort: Any = None, shard: int = 0, shards: int = 1) -> None:
     """Build the stage's context and call it; importing torch is left to here."""
-    import torch
-
     from environments.resources import Resources
     from environments.sandbox import CodePool
     from environments.vault import Vault
@@ -68,7 +66,7 @@ def run_stage(run: RunDirectory, stage: str, domain: Any = None, effort: Any = N
         vault=Vault(run.vault), corpus=open_corpus(run.workspace, str(corpus.result["corpus"])), pool=CodePool(workers=1)
     ) as resources:
         if stage in ("budgets", "mopd"):  # alone on the machine, in one process
-            torch.set_num_threads(min(2, os.cpu_count() or 1))
+            stages.use_threads(min(2, os.cpu_count() or 1))
         context = StageContext(run_dir=run.root, config=settings, resources=resources)
         if stage == "expert":
             stages.expert(context, domain, effort)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import torch
+
 from environments.errors import InputError
 from environments.families import TOOLS
 from environments.task import DOMAINS, EFFORTS, Domain, Effort, TaskSpec
@@ -24,6 +26,11 @@ from training.evaluate import play
 from training.model import Llama, ModelConfig
 from training.structure import induction_start
 from training.tokenizer import XtmlTokenizer, element_tags
+
+
+def use_threads(count: int) -> None:
+    """Let a process that works alone compute on so many cores; those that work side by side keep to one each."""
+    torch.set_num_threads(count)
 
 
 def cold_start(context: StageContext) -> dict[str, Any]:
