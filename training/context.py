@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.errors import CorruptArtifactError, InputError
+from environments.files import replacing
 from environments.harness.config import LAPTOP, HarnessConfig
 from environments.harness.xtml import Xtml
 from environments.records import RewardRow, RolloutRow
@@ -99,10 +100,8 @@ class StageContext:
 
     def seal(self, stage: str, result: dict[str, Any]) -> dict[str, Any]:
         """Mark a stage finished; written last."""
-        directory = self.stage_dir(stage)
-        part = directory / f".{DONE}.tmp"
-        part.write_text(json.dumps(result, indent=1))
-        part.rename(directory / DONE)
+        with replacing(self.stage_dir(stage) / DONE) as part:
+            part.write_text(json.dumps(result, indent=1))
         return result
 
     def checkpoint_id(self, stage: str) -> str:

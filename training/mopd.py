@@ -26,6 +26,7 @@ from training.expert import mean, pick, stable_seed
 from training.metrics import Metrics
 from training.model import Llama
 from training.objectives import K25Config, reverse_kl_reward
+from training.optim import warmup_decay
 from training.rollout import Job, Rollout, sample
 from training.trainer import MICRO_TOKENS, Trajectory
 
@@ -119,7 +120,7 @@ def run(context: StageContext) -> dict[str, Any]:
                 teacher_BT[row, mask_BT[row] > 0] = torch.tensor(scores[i])
             return reverse_kl_reward(teacher_BT, logprobs_BT, mask_BT, settings.reward_clip)
 
-        rate = settings.lr * min(1.0, (step + 1) / settings.warmup_steps) * min(1.0, max(0.1, (1 - step / settings.steps) / 0.5))
+        rate = settings.lr * warmup_decay(step, settings.steps, settings.warmup_steps, floor=0.1)
         for group in optimizer.param_groups:
             group["lr"] = rate
         report = trainer.step(model, optimizer, batch, advantages, objective, settings.max_grad_norm)

@@ -248,8 +248,9 @@ def test_tools_are_declared(declaration: Any, resources: Resources) -> None:
     said = HarnessConfig(tool_declaration=declaration).declare(tools)
     expected: dict[str, Callable[[str], bool]] = {
         "names": lambda s: s == "get set submit",
-        "schema": lambda s: any(
-            line.startswith("set(name: string, value: string): Write a setting that exists.") for line in s.splitlines()
+        "schema": lambda s: (
+            "set(name: string, value: string): Write a setting that exists. Under load a write may be lost: read it back when it matters."
+            in s.splitlines()
         ),
     }
     assert expected[declaration](said)
