@@ -66,12 +66,13 @@ class Environment(ABC):
                 raise BadArgumentsError(f"{call.tool}.{name} is not of type {declared[name].type}: {value!r:.60}", "pass the declared type")
             if isinstance(value, str) and not _is_text(value):
                 raise BadArgumentsError(f"{call.tool}.{name} holds a lone surrogate: {value!r:.60}", "pass valid Unicode")
-        if missing := [name for name in declared if name not in call.arguments]:
-            raise BadArgumentsError(f"{call.tool} lacks {', '.join(missing)}", "pass every declared argument")
+        if missing := [name for name, p in declared.items() if p.required and name not in call.arguments]:
+            raise BadArgumentsError(f"{call.tool} lacks {', '.join(missing)}", "pass every required argument")
         self.outcome.tool_calls += 1
+        answer = self.call(call.tool, call.arguments)
         if call.tool == "submit":
             self.submissions += 1
-        return self.call(call.tool, call.arguments)
+        return answer
 
     @abstractmethod
     def call(self, tool: str, arguments: dict[str, Any]) -> str:

@@ -75,6 +75,7 @@ class ToolParameter(Frozen):
     name: str
     type: Literal["string", "integer", "number", "boolean"] = "string"
     description: str = ""
+    required: bool = True
 
 
 class ToolSpec(Frozen):

@@ -16,5 +16,5 @@ def load(vault: Vault, task_ids: Iterable[str]) -> Iterator[tuple[str, list[Demo
         if stored:
             yield (
                 task_id,
-                [Demonstration(d["style"], tuple(Message.model_validate(m) for m in d["messages"]), tuple(d["masked"])) for d in stored],
+                [Demonstration(d["style"], tuple(Message.model_validate(m) for m in d["messages"])) for d in stored],
             )

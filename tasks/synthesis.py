@@ -51,10 +51,7 @@ def synthesize(draw: Draw, graph: ConceptGraph, source: SearchSource, vault: Vau
     task = to_task(draft, draw.node, graph.branch_of(draw.node), vault)
     vault.put_demonstrations(
         task.task_id,
-        [
-            {"style": d.style, "messages": [m.model_dump(mode="json") for m in d.messages], "masked": list(d.masked)}
-            for d in draft.demonstrations
-        ],
+        [{"style": d.style, "messages": [m.model_dump(mode="json") for m in d.messages]} for d in draft.demonstrations],
     )
     materials = tuple(
         MaterialRow(

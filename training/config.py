@@ -18,7 +18,7 @@ class PolicyConfig(Frozen):
     layers: int = 3
     heads: int = 4
     kv_heads: int = 4
-    window: int = Field(default=448, description="Longest context, tokens")
+    window: int = Field(default=512, description="Longest context, tokens")
 
 
 class SftConfig(Frozen):
@@ -26,14 +26,23 @@ class SftConfig(Frozen):
 
     trainer: Literal["plain", "deepspeed"] = "deepspeed"
     workers: int = Field(default=2, description="Data-parallel processes")
-    tokens: int = Field(default=4_500_000, description="Tokens to train on, padding included, all workers together")
+    tokens: int = Field(default=4_000_000, description="Tokens to train on, padding included, all workers together")
     batch_tokens: int = Field(default=4096, description="Tokens of one optimizer step, all workers together")
     matrix_lr: float = Field(default=6e-3, description="Muon's learning rate")
     other_lr: float = Field(default=2e-3, description="AdamW's learning rate for embeddings and norms")
     warmup_steps: int = 30
     context_weight: float = Field(default=0.3, description="Weight of the tokens of prompts and tool results")
     renamed_copies: int = Field(default=5, description="Copies of each demonstration with other names and values")
-    effort_message_share: float = Field(default=0.5, description="Share of demonstrations that show an effort message, of a random level")
+    effort_message_share: float = Field(default=0.5, description="Share of demonstrations that show an effort message")
+    effort_message_fit: float = Field(default=0.5, description="Share of those messages that fit the demonstration; the rest are random")
+    styles: dict[Domain, dict[Effort, float]] = Field(
+        default={
+            "general": {"low": 0.3, "high": 0.3, "max": 0.4},
+            "agent": {"low": 0.28, "high": 0.27, "max": 0.45},
+            "coding": {"low": 0.5, "high": 0.27, "max": 0.23},
+        },
+        description="Shares of short, middling and long demonstrations, named by the effort they stand for",
+    )
 
 
 class ExpertConfig(Frozen):
@@ -41,10 +50,11 @@ class ExpertConfig(Frozen):
 
     prompts: int = Field(default=12, description="Prompts a step (P)")
     samples: int = Field(default=8, description="Completions a prompt (K)")
-    steps_max: int = Field(default=20, description="Steps of the `max` expert")
+    steps_max: int = Field(default=28, description="Steps of the `max` expert")
     branch_step: int = Field(default=4, description="Step of `max` from which `high` and `low` branch")
-    steps_other: int = Field(default=28, description="Steps of `high` and `low` after the branch")
-    lr: float = Field(default=4e-4, description="AdamW's learning rate, falling over the second half; 1e-3 destroys a policy of this size")
+    steps_other: int = Field(default=26, description="Steps of `high` and `low` after the branch")
+    layers: int = Field(default=1, ge=1, description="Layers that are trained, from the last: noise in the others spoils what copies names")
+    lr: float = Field(default=1.2e-3, description="AdamW's learning rate, falling over the second half")
     warmup_steps: int = 3
     log_ratio_low: float = Field(default=-1.0, description="K2.5's a: tokens below it pass no policy gradient")
     log_ratio_high: float = Field(default=1.0, description="K2.5's b: tokens above it pass no policy gradient")
@@ -59,7 +69,8 @@ class MopdConfig(Frozen):
 
     prompts_per_cell: int = Field(default=8, description="Student episodes a step for each of the nine cells")
     steps: int = 34
-    lr: float = Field(default=5e-4, description="AdamW's learning rate")
+    layers: int = Field(default=1, ge=1, description="Layers that are trained, from the last")
+    lr: float = Field(default=1.2e-3, description="AdamW's learning rate")
     warmup_steps: int = 5
     reward_clip: float = Field(default=5.0, description="R_max of eq. 15, nats")
     log_ratio_low: float = -1.0
@@ -78,8 +89,8 @@ class EffortConfig(Frozen):
     multipliers: dict[Domain, dict[Effort, float]] = Field(
         default={
             "general": {"low": 0.3, "high": 1.3, "max": 4.0},
-            "agent": {"low": 0.68, "high": 1.1, "max": 3.0},
-            "coding": {"low": 0.68, "high": 1.1, "max": 4.0},
+            "agent": {"low": 0.75, "high": 1.1, "max": 3.0},
+            "coding": {"low": 0.77, "high": 1.45, "max": 4.0},
         }
     )
     """Tuned by eye so that each level leaves room for one more way of working; a person may change them between stages."""

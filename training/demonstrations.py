@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from environments.families import make_environment
@@ -13,20 +13,19 @@ from environments.harness.config import EFFORT_LINES, HarnessConfig
 from environments.harness.episode import Episode
 from environments.harness.xtml import Xtml
 from environments.resources import Resources
-from environments.task import EFFORTS, Message, TaskSpec
+from environments.task import EFFORTS, Domain, Effort, Message, TaskSpec
 from environments.verifiers import judge
-from tasks.kinds import Demonstration
+from tasks.kinds import STYLE_EFFORT, Demonstration
 from tasks.kinds.function import renumbered
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A demonstration with the world's answers in place. `masked`: assistant messages not to be imitated, by their order."""
+    """A demonstration with the world's answers in place."""
 
     task_id: str
     style: str
     messages: tuple[Message, ...]
-    masked: tuple[int, ...]
 
 
 def replay(task: TaskSpec, demonstration: Demonstration, resources: Resources, harness: HarnessConfig) -> Verified | None:
@@ -40,7 +39,7 @@ def replay(task: TaskSpec, demonstration: Demonstration, resources: Resources, h
     outcome = episode.finalize()
     if judge(task, outcome, resources).status != "pass":
         return None
-    return Verified(task.task_id, demonstration.style, tuple(episode.messages), demonstration.masked)
+    return Verified(task.task_id, demonstration.style, tuple(episode.messages))
 
 
 def texts(verified: Verified) -> list[str]:
@@ -53,13 +52,37 @@ def texts(verified: Verified) -> list[str]:
     ]
 
 
-def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: float) -> tuple[list[int], list[int]]:
-    """Tokens and loss mask: 1 to imitate, 0 for context, -1 for failed tries, which are not to be learned at all.
+def balanced(
+    verified: Iterable[Verified], domain_of: Mapping[str, Domain], shares: Mapping[Domain, Mapping[Effort, float]], copies: int
+) -> Iterator[tuple[Verified, int]]:
+    """Each domain's demonstrations, repeated `copies` times on average, its styles in proportion to the shares of their efforts.
 
-    With probability `effort_share` an effort message of a *random* level is shown.
+    A style that often fails has few verified demonstrations. Left as they come, they would hardly show in the cold start, and an
+    expert can only choose what it sometimes does.
 
-    The level says nothing about the demonstration's length, so the cold start learns to read past it, not to obey it;
-    obeying is what distillation must teach.
+    Args:
+        domain_of: domain by task id.
+        shares: weights of the styles of each domain, by the effort a style stands for.
+
+    Yields:
+        A demonstration and how often it came before.
+    """
+    pools: dict[Domain, dict[Effort, list[Verified]]] = {}
+    for v in verified:
+        pools.setdefault(domain_of[v.task_id], {}).setdefault(STYLE_EFFORT[v.style], []).append(v)
+    for domain, styles in pools.items():
+        total = copies * sum(map(len, styles.values()))
+        weight = sum(shares[domain][effort] for effort in styles)
+        for effort, pool in styles.items():
+            for i in range(round(total * shares[domain][effort] / weight)):
+                yield pool[i % len(pool)], i // len(pool)
+
+
+def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: float, effort_fit: float) -> tuple[list[int], list[int]]:
+    """Tokens and loss mask: 1 to imitate, 0 for context.
+
+    With probability `effort_share` an effort message is shown: with probability `effort_fit` the one that fits the style, else
+    any. So the cold start knows what the message is about without obeying it reliably; that is what distillation must teach.
     """
     tokens: list[int] = []
     mask: list[int] = []
@@ -68,23 +91,23 @@ def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: fl
         tokens.extend(ids)
         mask.extend([kind] * len(ids))
 
-    shown = rng.choice(EFFORTS) if rng.random() < effort_share else None
-    spoken = 0
+    shown: Effort | None = None
+    if rng.random() < effort_share:
+        shown = STYLE_EFFORT[verified.style] if rng.random() < effort_fit else rng.choice(EFFORTS)
     for message in verified.messages:
         if message.role == "user" and shown is not None:
             append(codec.encode(Message(role="system", content=EFFORT_LINES[shown])))
             shown = None
         if message.role == "assistant":
             append(codec.generation_prefix)
-            append(codec.assistant_body(message), -1 if spoken in verified.masked else 1)
-            spoken += 1
+            append(codec.assistant_body(message), 1)
         else:
             append(codec.encode(message))
     return tokens, mask
 
 
-LEXICON = 3_000
-"""Words to rename with."""
+LEXICON = 30_000
+"""Words to rename with, at most."""
 PROGRAM_WORDS = ("def", "return", "solve")
 """Words that stay what they are in every world."""
 _WORD = re.compile(r"[A-Za-z]{3,}")
@@ -92,13 +115,26 @@ _NUMBER = re.compile(r"\d[\d.]*(?:e-?\d+)?")
 
 
 def lexicon(passages: Iterable[str]) -> list[str]:
-    """The common words of identifiers, to rename with, in a stable order.
+    """The words of identifiers, the commonest first, to rename with.
 
     Words that also occur in held-out tasks are among them, in worlds where they mean something else: a policy must have met
     a token to copy it, and learns nothing about a held-out task from it.
     """
-    counts = Counter(w for text in passages for w in set(_WORD.findall(text)) if len(w) <= 12 and w.islower())
-    return sorted(w for w, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:LEXICON])
+    counts = Counter(w for text in passages for w in set(_WORD.findall(text)) if len(w) <= 12)
+    return [w for w, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:LEXICON]]
+
+
+BLENDED = 0.4
+"""Share of the new words that are no words: the head of one and the tail of another. They cannot be guessed, only copied."""
+
+
+def _word(words: Sequence[str], rng: random.Random) -> str:
+    """A word of the lexicon, its chance falling with the root of its rank: names have rare parts too; or a blend of two."""
+
+    def draw() -> str:
+        return words[int(len(words) * rng.random() ** 2)]
+
+    return draw()[: rng.randint(2, 5)] + draw()[-rng.randint(2, 5) :] if rng.random() < BLENDED else draw()
 
 
 def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Verified:
@@ -114,10 +150,10 @@ def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Veri
     mapping: dict[str, str] = {word: word for word in PROGRAM_WORDS}
     for quoted in re.findall(r"`([^`]+)`", prompt):
         for word in _WORD.findall(quoted):
-            mapping.setdefault(word, rng.choice(words))
+            mapping.setdefault(word, _word(words, rng))
     for value in (v for text in spoken for v in text.split(",")):
         for word in _WORD.findall(value):
-            mapping.setdefault(word, rng.choice(words))
+            mapping.setdefault(word, _word(words, rng))
         if len(value) > 1 and _NUMBER.fullmatch(value):
             mapping.setdefault(value, _number_like(value, rng))
     bounds = {True: (r"(?<![A-Za-z])", r"(?![A-Za-z])"), False: (r"(?<![\w.])", r"(?![\w.]*\d)")}  # of words, and of numbers
@@ -138,7 +174,7 @@ def rename(verified: Verified, words: Sequence[str], rng: random.Random) -> Veri
     if any("source" in c.arguments for m in world for c in m.calls):  # numbers of programs decide what they return
         world = renumbered(world, rng)
     messages = (*verified.messages[:head], *map(changed, world))
-    return Verified(verified.task_id, verified.style, messages, verified.masked)
+    return Verified(verified.task_id, verified.style, messages)
 
 
 def _number_like(value: str, rng: random.Random) -> str:

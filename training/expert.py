@@ -85,7 +85,7 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
 
     resumed = checkpoint.latest(directory)
     model = Llama.load(resumed or parent)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.train_last(settings.layers), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
     first = 0
     if resumed is not None:
         state = checkpoint.read_state(resumed)

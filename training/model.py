@@ -163,6 +163,15 @@ class Llama(nn.Module):
         """Output head [V, D] (tied)."""
         return self.model.embed_tokens.weight
 
+    def train_last(self, layers: int) -> list[nn.Parameter]:
+        """Freeze all but the last `layers` layers and return what is left to train; with as many as there are, nothing is frozen."""
+        blocks = self.model.blocks
+        for p in self.parameters():
+            p.requires_grad_(layers >= len(blocks))
+        for block in blocks[max(0, len(blocks) - layers) :]:
+            block.requires_grad_(True)
+        return [p for p in self.parameters() if p.requires_grad]
+
     def save(self, directory: Path) -> str:
         """Write `config.json` and `model.safetensors`; returns the checkpoint id."""
         directory.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
     resumed = checkpoint.latest(directory)
     model = Llama.load(resumed or start)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.train_last(settings.layers), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
     state: dict[str, Any] = checkpoint.read_state(resumed) if resumed else {"step": 0, "fed": {}}
     if resumed is not None:
         checkpoint.load_optimizer(resumed, optimizer)

@@ -24,7 +24,7 @@ from training.model import Llama
 from training.optim import MuonAdamW, warmup_decay
 
 Example = tuple[list[int], list[int]]
-"""Tokens and loss mask: 1 imitated, 0 context, -1 ignored."""
+"""Tokens and loss mask: 1 imitated, 0 context."""
 
 SORT_WINDOW = 512
 """Examples sorted by length together: large enough to pad little, small enough to mix domains."""
@@ -64,7 +64,7 @@ def batches(examples: Sequence[Example], batch_tokens: int, seed: int, rank: int
 def loss_of(model: Llama, batch: Sequence[Example], context_weight: float) -> tuple[Tensor, float]:
     """Mean cross-entropy of demonstrated tokens plus `context_weight` times that of the context's; and the first part alone."""
     ids_BT = pad([tokens for tokens, _ in batch], torch.long)
-    kind_BT = pad([[m + 2 for m in mask] for _, mask in batch], torch.long)[:, 1:]  # 0 padding, 1 ignored, 2 context, 3 imitated
+    kind_BT = pad([[m + 1 for m in mask] for _, mask in batch], torch.long)[:, 1:]  # 0 padding, 1 context, 2 imitated
     hidden_BTD = model.hidden(ids_BT)[:, :-1]
     targets_BT = ids_BT[:, 1:]
 
@@ -72,8 +72,8 @@ def loss_of(model: Llama, batch: Sequence[Example], context_weight: float) -> tu
         chosen_BT = kind_BT == kind
         return F.cross_entropy(hidden_BTD[chosen_BT] @ model.head.T, targets_BT[chosen_BT])
 
-    demonstrated = mean(3)
-    loss = demonstrated + context_weight * mean(2) if context_weight else demonstrated
+    demonstrated = mean(2)
+    loss = demonstrated + context_weight * mean(1) if context_weight else demonstrated
     return loss, float(demonstrated.detach())
 
 

@@ -20,7 +20,7 @@ from training import evaluate as evaluation
 from training import expert as experts
 from training import mopd as distillation
 from training.context import StageContext, expert_stage
-from training.demonstrations import Verified, encode, lexicon, rename, replay, texts
+from training.demonstrations import Verified, balanced, encode, lexicon, rename, replay, texts
 from training.effort import estimate, reference_length
 from training.evaluate import play
 from training.model import Llama, ModelConfig
@@ -59,12 +59,14 @@ def cold_start(context: StageContext) -> dict[str, Any]:
     rng = random.Random(config.seed)
     passages = list(_passages(context))
     words = lexicon(passages)
-    verified += [rename(v, words, rng) for v in verified for _ in range(config.sft.renamed_copies)]
+    domain_of = {t.task_id: t.domain for t in tasks.values()}
+    shown = balanced(verified, domain_of, config.sft.styles, 1 + config.sft.renamed_copies)
+    verified = [rename(v, words, rng) if repeats else v for v, repeats in shown]
     policy = config.policy
     tags = element_tags(TOOLS)
     tokenizer = XtmlTokenizer.train(chain(passages, *map(texts, verified)), tags, policy.vocab_size)
     tokenizer.save(directory / "tokenizer")
-    examples = [encode(v, context.codec, rng, config.sft.effort_message_share) for v in verified]
+    examples = [encode(v, context.codec, rng, config.sft.effort_message_share, config.sft.effort_message_fit) for v in verified]
     examples = [e for e in examples if len(e[0]) <= policy.window]
     model = Llama(
         ModelConfig(

@@ -19,7 +19,7 @@ class SettingsEnvironment(Environment):
     """
 
     TOOLS: ClassVar[dict[str, ToolSpec]] = {
-        "get": ToolSpec(name="get", description="Read a setting.", parameters=(_NAME,)),
+        "get": ToolSpec(name="get", description="Read a setting; one whose last write was lost reads as stale.", parameters=(_NAME,)),
         "set": ToolSpec(
             name="set",
             description="Write a setting that exists. Under load a write may be lost: read it back when it matters.",
@@ -32,6 +32,7 @@ class SettingsEnvironment(Environment):
         super().setup()
         tables = self.task.initial_state.tables
         self.outcome.tables = {name: [dict(row) for row in rows] for name, rows in tables.items() if name != LOST_WRITES}
+        self._stale: set[str] = set()
         self._to_lose = {row["name"] for row in tables.get(LOST_WRITES, ())}
 
     def call(self, tool: str, arguments: dict[str, Any]) -> str:
@@ -42,9 +43,11 @@ class SettingsEnvironment(Environment):
         if row is None:
             return "no such setting"
         if tool == "get":
-            return str(row["value"])
+            return f"{row['value']}, stale" if row["name"] in self._stale else str(row["value"])
         if row["name"] in self._to_lose:
             self._to_lose.remove(row["name"])
+            self._stale.add(row["name"])
         else:
             row["value"] = arguments["value"].strip()
+            self._stale.discard(row["name"])
         return "ok"

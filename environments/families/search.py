@@ -6,18 +6,13 @@ import re
 from typing import Any, ClassVar
 
 from environments.environment import Environment
+from environments.errors import BadArgumentsError
 from environments.protocols import SearchSource
 from environments.task import TaskSpec, ToolParameter, ToolSpec
 
-SUBMIT = ToolSpec(
-    name="submit",
-    description="Submit the final answer.",
-    parameters=(ToolParameter(name="answer", description="The answer, nothing else."),),
-)
-
 
 class SearchEnvironment(Environment):
-    """Tools: `search` lists titles, `open` shows the lines of a document around a word, `submit` ends the episode."""
+    """Tools: `search` lists titles, `open` shows a document around a word, `record` writes down a value of the answer, `submit`."""
 
     TOOLS: ClassVar[dict[str, ToolSpec]] = {
         "search": ToolSpec(
@@ -33,7 +28,16 @@ class SearchEnvironment(Environment):
                 ToolParameter(name="find", description="Word to look for."),
             ),
         ),
-        "submit": SUBMIT,
+        "record": ToolSpec(
+            name="record",
+            description="Write the next value of the answer down.",
+            parameters=(ToolParameter(name="value", description="The value, nothing else."),),
+        ),
+        "submit": ToolSpec(
+            name="submit",
+            description="Submit the final answer.",
+            parameters=(ToolParameter(name="answer", description="The answer; leave it out to submit what was recorded.", required=False),),
+        ),
     }
     RESULTS = 2
     WINDOW_CHARS = 56
@@ -43,6 +47,7 @@ class SearchEnvironment(Environment):
         super().__init__(task)
         self.corpus = corpus
         self.results: list[str] = []
+        self.recorded: list[str] = []
 
     def call(self, tool: str, arguments: dict[str, Any]) -> str:
         if tool == "search":
@@ -55,7 +60,12 @@ class SearchEnvironment(Environment):
                 return f"no result {number[:20]}"
             text = self.corpus.open(self.results[int(number) - 1]).text
             return excerpt(text, arguments["find"], self.WINDOW_CHARS)
-        self.outcome.submission = arguments["answer"]
+        if tool == "record":
+            self.recorded.append(arguments["value"])
+            return "recorded"
+        if "answer" not in arguments and not self.recorded:
+            raise BadArgumentsError("submit lacks answer, and nothing was recorded", "pass the answer, or record its values first")
+        self.outcome.submission = arguments.get("answer", ",".join(self.recorded))
         return "submitted"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal
 
-from environments.task import Effort, Frozen, Message, ToolSpec, content_hash
+from environments.task import Effort, Frozen, Message, ToolParameter, ToolSpec, content_hash
 
 EFFORT_LINES: dict[str, str] = {effort: f"Reasoning effort: {effort}." for effort in ("low", "high", "max")}
 """The natural-language effort message (Kimi K3 report, appendix F: a global option message before the input)."""
@@ -39,7 +39,7 @@ class HarnessConfig(Frozen):
         """The tool declaration as text."""
         if self.tool_declaration == "names":
             return " ".join(t.name for t in tools)
-        lines = [f"{t.name}({', '.join(f'{p.name}: {p.type}' for p in t.parameters)}): {t.description}" for t in tools]
+        lines = [f"{t.name}({', '.join(map(_signature, t.parameters))}): {t.description}" for t in tools]
         return "Tools:\n" + "\n".join(lines)
 
     def observe(self, text: str) -> str:
@@ -56,3 +56,7 @@ ENDPOINT = HarnessConfig(
     max_observation_chars=8000,
 )
 """For chat endpoints: tools are declared through the endpoint's own `tools` field as well."""
+
+
+def _signature(parameter: ToolParameter) -> str:
+    return f"{parameter.name}{'' if parameter.required else '?'}: {parameter.type}"

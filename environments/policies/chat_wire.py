@@ -156,7 +156,7 @@ def _call_id(spoken: int, index: int) -> str:
 
 
 def write_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Tools as functions with a JSON schema; every parameter is required."""
+    """Tools as functions with a JSON schema."""
     return [
         {
             "type": "function",
@@ -166,7 +166,7 @@ def write_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
                 "parameters": {
                     "type": "object",
                     "properties": {p.name: {"type": p.type, "description": p.description} for p in tool.parameters},
-                    "required": [p.name for p in tool.parameters],
+                    "required": [p.name for p in tool.parameters if p.required],
                     "additionalProperties": False,
                 },
             },

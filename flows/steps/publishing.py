@@ -129,7 +129,7 @@ def select_step(run: RunDirectory, step: str, query: str) -> StepOutput:
 def answers(task: TaskSpec, vault: Vault) -> set[str]:
     """What must not recur across splits: what the reference solution hands in or writes, with the type of task."""
     calls = [call for message in vault.get_reference(task.reference_sha256) for call in message.calls]
-    given = [[call.tool, call.arguments] for call in calls if call.tool in ("submit", "set") and call.arguments]
+    given = [[call.tool, call.arguments] for call in calls if call.tool in ("submit", "set", "record") and call.arguments]
     return {content_hash([task.kind, given])}
 
 

@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from environments.task import Budgets, Domain, InitialState, Message, ToolCall
+from environments.task import Budgets, Domain, Effort, InitialState, Message, ToolCall
 from tasks.facts import Fact
 
 STYLES = ("long", "short", "none")
 """How much a demonstration of a reading or bookkeeping task writes down before it acts; the first is the reference."""
+STYLE_EFFORT: dict[str, Effort] = {"none": "low", "guess": "low", "short": "high", "look": "high", "long": "max", "search": "max"}
+"""The effort that a style of demonstration stands for."""
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A scripted solution. `masked` names the assistant messages that must not be imitated (failed tries)."""
+    """A scripted solution in one style."""
 
     style: str
     messages: tuple[Message, ...]
-    masked: tuple[int, ...] = ()
-    """Indices of assistant messages that the cold start must not learn to produce, only to recover from."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
     examples = ", ".join(f"solve({n}) is {v}" for n, v in zip(public, values[form], strict=True))
     documented = excerpt(fact.passage, fact.parameter, 40).strip("(), *")
     prompt = rng.choice(_PROMPTS).format(p=fact.parameter, f=short_title(fact.title), b=b, e=examples, doc=documented)
-    demonstrations = _demonstrations(rng, source_of(form, a, b), [source_of(f, a, b) for f in forms if f != form])
+    demonstrations = _demonstrations(source_of(form, a, b), [source_of(f, a, b) for f in forms])
     return Draft(
         kind="function",
         family="coding",
@@ -83,7 +83,7 @@ def renumbered(messages: Sequence[Message], rng: random.Random) -> list[Message]
     Args:
         messages: a whole conversation over a task of this type; tool results follow the calls that they answer.
     """
-    sources = [str(c.arguments["source"]) for m in messages for c in m.calls]
+    sources = [str(c.arguments["source"]) for m in messages for c in m.calls if "source" in c.arguments]
     taken = {match[1] for m in messages for match in _EXAMPLE_OR_NUMBER.finditer(m.content) if match[1]}
     mapping: dict[str, str] = {}
     for number in dict.fromkeys(re.findall(r"\d+", " ".join(sources))):
@@ -107,8 +107,8 @@ def renumbered(messages: Sequence[Message], rng: random.Random) -> list[Message]
     right = swap(sources[-1])
     tested, out = right, []
     for message in messages:
-        calls = tuple(c.model_copy(update={"arguments": {"source": swap(str(c.arguments["source"]))}}) for c in message.calls)
-        tested = str(calls[-1].arguments["source"]) if calls else tested
+        calls = tuple(c.model_copy(update={"arguments": {k: swap(str(v)) for k, v in c.arguments.items()}}) for c in message.calls)
+        tested = str(calls[-1].arguments.get("source", tested)) if calls else tested
         out.append(message.model_copy(update={"content": swap(message.content, tested), "calls": calls}))
     return out
 
@@ -120,20 +120,15 @@ def _computed(source: str, n: int) -> int:
     return evaluate(returned[1], 0, 0, n)
 
 
-def _demonstrations(rng: random.Random, right: str, wrong: list[str]) -> tuple[Demonstration, ...]:
-    """look: one test, then a decision. search: test until one passes. guess: no test. Wrong tests are not to be imitated.
+def _demonstrations(right: str, candidates: Sequence[str]) -> tuple[Demonstration, ...]:
+    """guess: no test. look: test the commonest form, then decide. search: test from the commonest on until one passes.
 
-    The first is the reference. It stands there twice, since whoever looks and whoever searches begins with the same test.
+    The first is the reference. What passed is handed in as it was tested.
     """
-    submit, test = call("submit", source=right), call("run_tests", source=right)
-    tried = [call("run_tests", source=source) for source in rng.sample(wrong, len(wrong))]
-    found = [
-        Demonstration("look", (test, submit)),
-        Demonstration("search", (test, submit)),
-        Demonstration("guess", (submit,)),
-        Demonstration("look", (tried[0], submit), (0,)),
-    ]
-    return (*found, *(Demonstration("search", (*tried[:n], test, submit), tuple(range(n))) for n in range(1, min(len(tried), 2) + 1)))
+    tested = candidates[: candidates.index(right) + 1]
+    search = (*(call("run_tests", source=source) for source in tested), call("submit"))
+    looked = search if len(tested) == 1 else (search[0], call("submit", source=right))
+    return (Demonstration("guess", (call("submit", source=right),)), Demonstration("look", looked), Demonstration("search", search))
 
 
 FUNCTION = KindSpec("function", "coding", "coding", (1, 2, 3), draft)

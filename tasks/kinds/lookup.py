@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from environments.families.search import SearchEnvironment, excerpt, short_title
 from environments.task import Budgets, Message
@@ -39,29 +39,32 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
     chosen = [rng.choice(by_title[title]) for title in rng.sample(sorted(by_title), level)]
     if len({f.parameter for f in chosen}) < level:
         return None
-    messages: list[Message] = []
-    for fact in chosen:
-        messages += [call("search", query=short_title(fact.title)), call("open", result="1", find=fact.parameter)]
     values = [f.value for f in chosen]
-    demonstrations = []
-    for style in STYLES:
-        notes = {"long": [f"{f.parameter}={f.value}" for f in chosen], "short": values, "none": []}[style]
-        thinking = ";".join(notes)
-        demonstrations.append(Demonstration(style, (*messages, call("submit", thinking, answer=",".join(values)))))
     return Draft(
         kind="lookup",
         family="search",
         domain="general",
         level=level,
         prompt=rng.choice(_PROMPTS).format(names=_spoken(chosen)),
-        tools=("search", "open", "submit"),
-        budgets=Budgets(steps=8, output_tokens=320, wall_s=60, submissions=1),
+        tools=("search", "open", "record", "submit"),
+        budgets=Budgets(steps=12, output_tokens=320, wall_s=60, submissions=1),
         verifier_kind="exact_values",
         verifier_entry="environments.verifiers.exact_values:ExactValues",
         payload={"values": values},
         facts=tuple(chosen),
-        demonstrations=tuple(demonstrations),
+        demonstrations=tuple(Demonstration(style, tuple(_solution(chosen, style))) for style in STYLES),
     )
+
+
+def _solution(facts: Sequence[Fact], style: str) -> Iterator[Message]:
+    """none: read and record. short: note what stands in a document before recording it. long: first repeat what is asked for."""
+    thinking = _spoken(facts).replace("`", "") if style == "long" else ""
+    for fact in facts:
+        yield call("search", thinking, query=short_title(fact.title))
+        yield call("open", result="1", find=fact.parameter)
+        yield call("record", "" if style == "none" else f"{fact.parameter}={fact.value}", value=fact.value)
+        thinking = ""
+    yield call("submit")
 
 
 LOOKUP = KindSpec("lookup", "search", "general", (1, 2, 3), draft)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from environments.families.assistant import LOST_WRITES
 from environments.families.search import short_title
-from environments.task import Budgets, InitialState, Message
+from environments.task import Budgets, InitialState
 from tasks.facts import Fact, askable
 from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, call
 
@@ -24,7 +24,7 @@ _PROMPTS = {
     ),
 }
 ROWS = 6
-CHANGED = 0.35
+CHANGED = 0.5
 """Share of the stores in which one of the values to move is no longer the documented one."""
 LOST = 0.3
 """Share of the stores that lose the first write to one of the settings to change."""
@@ -78,23 +78,17 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
 def _demonstration(
     style: str, moves: Sequence[tuple[str, str]], before: dict[str, str], documented: dict[str, str], lost: str | None
 ) -> Demonstration:
-    """none: write what is documented. short: read, then write. long: also note the plan, read back, and repeat what was lost.
+    """none: write what is documented. short: read, then write. long: also read every write back, and repeat what was lost.
 
     The first two are right only in stores where nothing was changed or lost; replay keeps those that are.
     """
-    messages: list[Message] = []
     known = documented if style == "none" else before
-    if style != "none":
-        messages += [call("get", name=source) for source, _ in moves]
-    note = ";".join(f"{target}={before[source]}" for source, target in moves) if style == "long" else ""
+    messages = [call("get", name=source) for source, _ in moves if style != "none"]
     for source, target in moves:
-        messages.append(call("set", note, name=target, value=known[source]))
-        note = ""
-    if style == "long":
-        for source, target in moves:
-            messages.append(call("get", name=target))
-            if target == lost:
-                messages.append(call("set", name=target, value=before[source]))
+        write = call("set", name=target, value=known[source])
+        messages.append(write)
+        if style == "long":
+            messages += [call("get", name=target), *([write] if target == lost else [])]
     return Demonstration(style, (*messages, call("submit")))
 
 

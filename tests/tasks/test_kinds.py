@@ -21,7 +21,7 @@ from environments.task import FAMILY_DOMAIN, Message
 from environments.verifiers import ENTRIES, judge
 from tasks.facts import Fact, defaults
 from tasks.kinds import KINDS, Draft
-from tasks.kinds.function import FORMS, renumbered
+from tasks.kinds.function import FORMS, renumbered, source_of
 from tasks.kinds.settings import CHANGED, LOST
 from tasks.synthesis import to_task
 from tests.tasks.real_material import resources as make_resources
@@ -80,7 +80,6 @@ def test_reference_and_demonstrations_pass_where_the_world_suits_them(kind: str,
             if verified is not None:
                 said = [m for m in verified.messages if m.role == "assistant"]
                 assert len(said) == len(demonstration.messages) <= task.budgets.steps
-                assert all(i < len(said) - 1 for i in demonstration.masked)
 
 
 def test_settings_stores_are_as_unreliable_as_stated() -> None:
@@ -136,10 +135,10 @@ def test_demonstrations_come_in_several_lengths(kind: str, level: int) -> None:
     """What an effort budget can select between."""
     for draft in drafts(kind, level, 3):
         sizes = {
-            sum(len(m.thinking) + sum(len(str(v)) for c in m.calls for v in c.arguments.values()) for m in d.messages)
+            sum(len(m.thinking) + sum(1 + len("".join(map(str, c.arguments.values()))) for c in m.calls) for m in d.messages)
             for d in draft.demonstrations
         }
-        assert len(sizes) >= 3
+        assert len(sizes) == len({str(d.messages) for d in draft.demonstrations}) >= (2 if kind == "function" else 3)
 
 
 def test_coding_prompts_show_the_value_that_they_ask_for() -> None:
@@ -154,19 +153,34 @@ def test_a_hidden_test_tells_every_other_form_apart(resources: Resources) -> Non
     """Public examples leave one reading; a wrong form fails the hidden tests too."""
     for draft in drafts("function", max(KINDS["function"].levels), 3):
         task = to_task(draft, "node", "branch", resources.vault)
-        longest = max(draft.demonstrations, key=lambda d: len(d.masked))
-        assert longest.masked
-        for i in longest.masked:
-            source = longest.messages[i].calls[0].arguments["source"]
-            wrong = replace(
-                longest,
-                messages=(
-                    longest.messages[-1].model_copy(
-                        update={"calls": (longest.messages[-1].calls[0].model_copy(update={"arguments": {"source": source}}),)}
-                    ),
-                ),
-            )
-            assert replay(task, wrong, resources, LAPTOP) is None
+        guess = draft.demonstrations[0]
+        (submit,) = guess.messages
+        right = submit.calls[0].arguments["source"]
+        (fact,) = draft.facts
+        b = next(n for n in re.findall(r"\d+", right.split("return")[1]) if n != fact.value)
+        sources = [source_of(form, int(fact.value), int(b)) for form in FORMS]
+        assert right in sources
+        for source in sources:
+            handed_in = submit.model_copy(update={"calls": (submit.calls[0].model_copy(update={"arguments": {"source": source}}),)})
+            found = replay(task, replace(guess, messages=(handed_in,)), resources, LAPTOP)
+            assert (found is not None) == (source == right)
+
+
+def test_searching_begins_with_the_commonest_form_and_ends_with_what_passed() -> None:
+    seen = set()
+    for draft in drafts("function", 3):
+        guess, look, search = draft.demonstrations
+        right = guess.messages[0].calls[0].arguments["source"]
+        *tests, submit = search.messages
+        sources = [m.calls[0].arguments["source"] for m in tests]
+        assert sources[-1] == right
+        assert not submit.calls[0].arguments
+        assert len(set(sources)) == len(sources)
+        assert look.messages[0] == tests[0]
+        assert len(look.messages) == 2
+        assert look.messages[-1].calls[0].arguments == ({} if len(tests) == 1 else {"source": right})
+        seen.add(len(tests))
+    assert len(seen) > 1
 
 
 def test_a_lookup_opens_one_document_a_level_and_answers_in_the_asked_order() -> None:
@@ -176,8 +190,10 @@ def test_a_lookup_opens_one_document_a_level_and_answers_in_the_asked_order() ->
             places = [draft.prompt.index(f"`{f.parameter}` of `{short_title(f.title)}`") for f in draft.facts]
             assert places == sorted(places)
             for demonstration in draft.demonstrations:
-                (answer,) = [c.arguments["answer"] for m in demonstration.messages for c in m.calls if c.tool == "submit"]
-                assert answer == ",".join(f.value for f in draft.facts)
+                calls = [c for m in demonstration.messages for c in m.calls]
+                assert [c.arguments["value"] for c in calls if c.tool == "record"] == [f.value for f in draft.facts]
+                assert calls[-1].tool == "submit"
+                assert not calls[-1].arguments
 
 
 @pytest.mark.sandbox
@@ -190,15 +206,15 @@ def test_renumbered_programs_return_what_their_examples_say(level: int, resource
             verified = replay(task, demonstration, resources, LAPTOP)
             assert verified is not None
             old, new = verified.messages[1:], renumbered(verified.messages[1:], rng)
-            sources = [c.arguments["source"] for m in new for c in m.calls]
-            spoken = [c.arguments["source"] for m in old for c in m.calls]
+            sources = [c.arguments["source"] for m in new for c in m.calls if c.arguments]
+            spoken = [c.arguments["source"] for m in old for c in m.calls if c.arguments]
             numbers = re.findall(r"\d+", sources[-1])
             assert [len(n) for n in numbers] == [len(n) for n in re.findall(r"\d+", spoken[-1])]
             assert len(set(numbers)) == 2
             assert all(re.search(rf"(?<![\w.]){n}(?!\w|\.\d)", new[0].content) for n in numbers)
             tested = sources[-1]
             for before, message in zip(old, new, strict=True):
-                tested = message.calls[0].arguments["source"] if message.calls else tested
+                tested = message.calls[0].arguments.get("source", tested) if message.calls else tested
                 assert (message.content == "passed") == (before.content == "passed")
                 for n, value, other in re.findall(r"solve\((\d+)\) is (-?\d+)(?:, not (-?\d+))?", message.content):
                     ran = sources[-1] if message.role == "user" else tested

@@ -73,7 +73,7 @@ class Bench:
         verified = [v for task, d in pairs[60:] for demo in d.demonstrations if (v := replay(task, demo, self.resources, LAPTOP))]
         self.codec = Xtml(XtmlTokenizer.train((t for v in verified for t in texts(v)), element_tags(TOOLS), 400))
         self.references = {task.task_id: reference_length(task, d.demonstrations[0], self.codec) for task, d in pairs}
-        self.examples = [encode(v, self.codec, rng, 0.0) for v in verified]
+        self.examples = [encode(v, self.codec, rng, 0.0, 0.0) for v in verified]
         self.rng = rng
 
     def cold_start(self, seed: int) -> Llama:

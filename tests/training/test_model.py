@@ -29,6 +29,18 @@ def test_logits_equal_transformers_llama(kv_heads: int, tmp_path: Path) -> None:
     assert sum(p.numel() for p in theirs.parameters()) == sum(p.numel() for p in ours.parameters())
 
 
+@pytest.mark.parametrize(("layers", "trained"), [(1, {"model.layers.1."}), (2, {"model."}), (9, {"model."})])
+def test_only_the_last_layers_are_trained(layers: int, trained: set[str]) -> None:
+    net = model()
+    before = {n: p.detach().clone() for n, p in net.named_parameters()}
+    optimizer = torch.optim.SGD(net.train_last(layers), lr=0.1)
+    ids = torch.randint(0, CONFIG.vocab_size, (2, 20), generator=torch.Generator().manual_seed(1))
+    net(ids).logsumexp(-1).sum().backward()
+    optimizer.step()
+    changed = {n for n, p in net.named_parameters() if not torch.equal(p, before[n])}
+    assert changed == {n for n in before if n.startswith(tuple(trained))}
+
+
 def test_later_tokens_and_padding_never_reach_earlier_ones() -> None:
     net = model()
     ids = torch.randint(0, CONFIG.vocab_size, (1, 20), generator=torch.Generator().manual_seed(1))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from environments.task import Message, ToolCall
 from training import demonstrations
-from training.demonstrations import Verified, lexicon, rename
+from training.demonstrations import Verified, balanced, lexicon, rename
 
 WORDS = [f"word{c}" for c in "abcdefgh"]
 
@@ -31,7 +34,6 @@ LOOKUP = Verified(
         Message(role="tool", tool="open", content="find_root(f, xtol=2e-12, max_iter=100, disp=True)"),
         call("submit", "xtol=2e-12;max_iter=100", answer="2e-12,100"),
     ),
-    (),
 )
 
 
@@ -60,7 +62,6 @@ def test_tools_structure_and_failed_tries_stay() -> None:
     renamed = rename(LOOKUP, WORDS, random.Random(2))
     assert renamed.messages[0] == LOOKUP.messages[0]
     assert [[c.tool for c in m.calls] for m in renamed.messages] == [[c.tool for c in m.calls] for m in LOOKUP.messages]
-    assert renamed.masked == LOOKUP.masked
     assert renamed.task_id == LOOKUP.task_id
 
 
@@ -78,7 +79,6 @@ CODING = Verified(
         Message(role="tool", tool="run_tests", content="all 2 examples pass"),
         call("submit", source="def solve(n):\n    return n * 100 + 22"),
     ),
-    (0,),
 )
 
 
@@ -105,7 +105,6 @@ def test_numbers_in_code_change_and_every_example_is_computed_anew(seed: int) ->
     assert passed.content == "all 2 examples pass"
     assert "`pkg.grid`" not in prompt.content
     assert "`size`" not in prompt.content
-    assert renamed.masked == CODING.masked
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -118,22 +117,58 @@ def test_renaming_is_decided_by_its_seed() -> None:
     assert rename(LOOKUP, WORDS, random.Random(4)) == rename(LOOKUP, WORDS, random.Random(4)) != rename(LOOKUP, WORDS, random.Random(5))
 
 
-def test_the_lexicon_holds_lower_case_words_of_three_to_twelve_letters() -> None:
-    assert lexicon(["scipy.optimize.bisect(f, Xtol=2)", "networkx.ladder_graph", "characteristicpolynomial"]) == [
+def test_the_lexicon_holds_words_of_three_to_twelve_letters() -> None:
+    assert lexicon(["scipy.optimize.bisect(f, Xtol=2)", "networkx.LadderGraph", "characteristicpolynomial"]) == [
+        "LadderGraph",
+        "Xtol",
         "bisect",
-        "graph",
-        "ladder",
         "networkx",
         "optimize",
         "scipy",
     ]
 
 
-def test_the_lexicon_keeps_what_most_passages_hold_in_whatever_order_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lexicon_begins_with_what_most_passages_hold_in_whatever_order_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """A word counts once a passage; ties go to the first in the alphabet."""
-    monkeypatch.setattr(demonstrations, "LEXICON", 3)
-    passages = ["axis order tol", "axis tol", "axis order", "zeta beta", "rare rare rare rare"]
-    assert lexicon(passages) == ["axis", "order", "tol"]
+    passages = ["zeta tol axis", "axis tol", "axis order", "zeta beta", "rare rare rare rare"]
+    assert lexicon(passages) == ["axis", "tol", "zeta", "beta", "order", "rare"]
     assert lexicon(reversed(passages)) == lexicon(passages)
     monkeypatch.setattr(demonstrations, "LEXICON", 4)
-    assert lexicon(passages) == ["axis", "beta", "order", "tol"]
+    assert lexicon(passages) == ["axis", "tol", "zeta", "beta"]
+
+
+def test_rare_words_come_up_less_often_than_common_ones_but_do() -> None:
+    words = [f"word{chr(97 + i)}" for i in range(20)]
+    rng = random.Random(0)
+    drawn = [v for _ in range(400) for v in re.findall(r"word[a-t]", rename(LOOKUP, words, rng).messages[1].content)]
+    assert set(drawn) == set(words)
+    assert 1.5 < sum(w < "wordk" for w in drawn) / sum(w >= "wordk" for w in drawn) < 4.0
+
+
+def _shown(style: str, count: int, domain: str) -> list[Verified]:
+    return [Verified(f"{domain}-{style}-{i}", style, ()) for i in range(count)]
+
+
+@given(
+    counts=st.tuples(*[st.integers(1, 40)] * 3),
+    weights=st.tuples(*[st.floats(0.1, 1.0)] * 3),
+    copies=st.integers(1, 6),
+)
+def test_styles_come_in_proportion_to_their_shares(counts: tuple[int, int, int], weights: tuple[float, float, float], copies: int) -> None:
+    """Whatever was verified, each style has its share, and nothing is repeated before everything of its style came."""
+    pool = [v for style, count in zip(("none", "short", "long"), counts, strict=True) for v in _shown(style, count, "agent")]
+    shares = {"agent": dict(zip(("low", "high", "max"), weights, strict=True))}
+    out = list(balanced(pool, {v.task_id: "agent" for v in pool}, shares, copies))  # type: ignore[dict-item, arg-type]
+    for style, count, weight in zip(("none", "short", "long"), counts, weights, strict=True):
+        mine = [(v.task_id, repeats) for v, repeats in out if v.style == style]
+        assert abs(len(mine) - copies * len(pool) * weight / sum(weights)) <= 0.5
+        assert [repeats for _, repeats in mine] == [i // count for i in range(len(mine))]
+        assert len(set(mine)) == len(mine)
+
+
+def test_domains_are_balanced_apart_and_missing_styles_leave_their_share_to_the_others() -> None:
+    pool = [*_shown("none", 4, "agent"), *_shown("long", 2, "agent"), *_shown("guess", 6, "coding")]
+    shares = {d: {"low": 0.25, "high": 0.25, "max": 0.5} for d in ("agent", "coding")}
+    domain_of = {v.task_id: v.task_id.split("-")[0] for v in pool}
+    out = Counter(v.style for v, _ in balanced(pool, domain_of, shares, 2))  # type: ignore[arg-type]
+    assert out == {"none": 4, "long": 8, "guess": 12}

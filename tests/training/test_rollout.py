@@ -211,52 +211,53 @@ def test_a_crashing_verifier_is_no_verdict_and_no_reward(resources: Resources, m
 
 def test_replay_keeps_what_passes_and_refuses_the_rest(resources: Resources) -> None:
     task = settings_task(resources.vault)
-    good = replay(task, Demonstration("s", tuple(reference(task, resources)), ()), resources, LAPTOP)
+    good = replay(task, Demonstration("s", tuple(reference(task, resources))), resources, LAPTOP)
     assert good is not None
     assert [m.role for m in good.messages] == ["system", "user", "assistant", "tool", "assistant", "tool", "assistant"]
     assert good.messages[3].content == "70"
     bad = (Message(role="assistant", calls=(ToolCall(tool="submit"),)),)
-    assert replay(task, Demonstration("s", bad, ()), resources, LAPTOP) is None
+    assert replay(task, Demonstration("s", bad), resources, LAPTOP) is None
     too_long = (*reference(task, resources), Message(role="assistant", content="more"))
-    assert replay(task, Demonstration("s", too_long, ()), resources, LAPTOP) is None
+    assert replay(task, Demonstration("s", too_long), resources, LAPTOP) is None
 
 
-def test_encode_learns_what_was_said_except_failed_tries(resources: Resources) -> None:
+def test_encode_learns_what_was_said(resources: Resources) -> None:
     import random
 
     task = settings_task(resources.vault)
     get, set_, submit = reference(task, resources)
     tries = (Message(role="assistant", thinking="no", calls=(ToolCall(tool="get", arguments={"name": "nothing"}),)), get, set_, submit)
-    verified = replay(task, Demonstration("s", tries, (0,)), resources, LAPTOP)
+    verified = replay(task, Demonstration("long", tries), resources, LAPTOP)
     assert verified is not None
-    tokens, mask = encode(verified, CODEC, random.Random(0), effort_share=0.0)
+    tokens, mask = encode(verified, CODEC, random.Random(0), effort_share=0.0, effort_fit=0.0)
     assert tokens == [t for m in verified.messages for t in CODEC.encode(m)]
-    learned, ignored = ([t for t, m in zip(tokens, mask, strict=True) if m == kind] for kind in (1, -1))
-    assert learned == [t for m in (get, set_, submit) for t in CODEC.assistant_body(m)]
-    assert ignored == CODEC.assistant_body(tries[0])
+    assert [t for t, m in zip(tokens, mask, strict=True) if m] == [t for m in tries for t in CODEC.assistant_body(m)]
     # The same episode as the rollout would see it: a policy is trained on the prefixes that it will meet.
     rollout, _ = play(task, resources, [CODEC.assistant_body(m) for m in tries])
     assert rollout.tokens == tokens
-    assert rollout.mask == [abs(m) for m in mask]
+    assert rollout.mask == mask
 
 
-def test_encode_shows_effort_where_the_harness_does_and_at_random(resources: Resources) -> None:
+@pytest.mark.parametrize("fit", [0.0, 0.6, 1.0])
+def test_encode_shows_effort_where_the_harness_does_and_as_often_as_told_the_one_that_fits(resources: Resources, fit: float) -> None:
     import random
 
     task = settings_task(resources.vault)
-    verified = replay(task, Demonstration("s", tuple(reference(task, resources)), ()), resources, LAPTOP)
+    verified = replay(task, Demonstration("short", tuple(reference(task, resources))), resources, LAPTOP)
     assert verified is not None
     rng, seen = random.Random(0), []
-    for _ in range(60):
-        tokens, mask = encode(verified, CODEC, rng, effort_share=0.5)
+    for _ in range(120):
+        tokens, mask = encode(verified, CODEC, rng, effort_share=0.5, effort_fit=fit)
         shown = [e for e in EFFORTS if EFFORT_LINES[e] in CODEC.transcript(tokens)]
         seen += shown or [None]
         prompt = [t for m in LAPTOP.opening(task.prompt, (), shown[0] if shown else None)[1:] for t in CODEC.encode(m)]
         declaration = len(CODEC.encode(verified.messages[0]))
         assert tokens[declaration : declaration + len(prompt)] == prompt
         assert not any(mask[: declaration + len(prompt)])
-    assert set(seen) == {None, *EFFORTS}
-    assert 15 <= seen.count(None) <= 45
+    assert set(seen) == ({None, "high"} if fit == 1.0 else {None, *EFFORTS})
+    assert 40 <= seen.count(None) <= 80
+    share = seen.count("high") / (len(seen) - seen.count(None))
+    assert abs(share - (fit + (1 - fit) / 3)) <= 0.15
 
 
 # --- distillation's view ---

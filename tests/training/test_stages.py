@@ -63,7 +63,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageContext]:
         publish(tasks, run / "dataset", graph_version="g")
         for task in (*tasks["train"], *tasks["heldout"]):
             messages = [m.model_dump(mode="json") for m in resources.vault.get_reference(task.reference_sha256)]
-            scripts = [{"style": "s", "messages": messages, "masked": []}, {"style": "wrong", "messages": messages[:1], "masked": []}]
+            scripts = [{"style": "long", "messages": messages}, {"style": "short", "messages": messages[:1]}]
             resources.vault.put_demonstrations(task.task_id, scripts)
         context = StageContext(run, CONFIG, resources)
         stages.cold_start(context)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from environments.environment import Environment
-from environments.errors import InputError
+from environments.errors import BadArgumentsError, InputError
 from environments.families import TOOLS, make_environment
 from environments.families.search import SearchEnvironment, excerpt, short_title
 from environments.resources import Resources
@@ -108,6 +108,19 @@ def test_short_titles() -> None:
     assert short_title("Free Software, and more. Yes") == "Free Software, and more. Yes"
 
 
+def test_recorded_values_are_handed_in_unless_an_answer_is(resources: Resources) -> None:
+    world = begin(make_environment(search_task(resources.vault), resources))
+    with pytest.raises(BadArgumentsError, match="nothing was recorded"):
+        do(world, "submit")
+    assert [do(world, "record", value=v) for v in ("30", "ba")] == ["recorded", "recorded"]
+    assert do(world, "submit") == "submitted"
+    assert world.finalize().submission == "30,ba"
+    again = begin(make_environment(search_task(resources.vault), resources))
+    do(again, "record", value="30")
+    do(again, "submit", answer="31")
+    assert again.finalize().submission == "31"
+
+
 # --- assistant ---
 
 
@@ -137,14 +150,15 @@ def test_a_side_effect_fails(resources: Resources) -> None:
     assert judge(task, world.finalize(), resources).status == "fail"
 
 
-def test_a_write_that_the_store_loses_is_lost_once_and_in_silence(resources: Resources) -> None:
+def test_a_write_that_the_store_loses_is_lost_once_and_shows_on_reading(resources: Resources) -> None:
     sound = settings_task(resources.vault)
     tables = {**sound.initial_state.tables, "lost_writes": ({"name": "width"},)}
     task = sound.model_copy(update={"initial_state": InitialState(tables=tables)})
     world = begin(make_environment(task, resources))
     assert do(world, "get", name="lost_writes") == "no such setting"
     assert do(world, "set", name="width", value="113") == "ok"
-    assert do(world, "get", name="width") == "70"
+    assert do(world, "get", name="width") == "70, stale"
+    assert do(world, "get", name="depth") == "3"
     assert judge(task, world.outcome, resources).status == "fail"
     assert do(world, "set", name="width", value="113") == "ok"
     assert do(world, "get", name="width") == "113"
@@ -158,7 +172,7 @@ def test_a_write_that_the_store_loses_is_lost_once_and_in_silence(resources: Res
 def test_values_are_text_without_the_space_around_it(value: str, stored: str, resources: Resources) -> None:
     world = begin(make_environment(settings_task(resources.vault), resources))
     assert do(world, "set", name="width", value=value) == "ok"
-    assert do(world, "get", name="width") == stored
+    assert do(world, "get", name="width") == f"{stored}"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -198,6 +212,22 @@ def test_public_examples_alone_do_not_pass(resources: Resources) -> None:
 
 
 @pytest.mark.sandbox
+def test_submit_without_a_source_hands_in_what_was_tested_last(resources: Resources) -> None:
+    task = coding_task(resources.vault)
+    world = begin(make_environment(task, resources))
+    with pytest.raises(BadArgumentsError, match="nothing was tested"):
+        do(world, "submit")
+    with pytest.raises(BadArgumentsError, match="run_tests lacks source"):
+        do(world, "run_tests")
+    do(world, "run_tests", source="def solve(n):\n    return 3 * n")
+    do(world, "run_tests", source=DOUBLE)
+    assert do(world, "submit") == "submitted"
+    outcome = world.finalize()
+    assert outcome.submission == DOUBLE
+    assert judge(task, outcome, resources).status == "pass"
+
+
+@pytest.mark.sandbox
 def test_an_endless_source_is_cut_off(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("environments.families.coding.CodingEnvironment.TIMEOUT_S", 0.3)
     world = begin(make_environment(coding_task(resources.vault), resources))
@@ -224,5 +254,5 @@ def test_a_missing_corpus_and_an_unknown_family_are_named(resources: Resources, 
 
 
 def test_every_tool_is_described() -> None:
-    assert [t.name for t in TOOLS] == ["search", "open", "submit", "get", "set", "submit", "run_tests", "submit"]
+    assert [t.name for t in TOOLS] == ["search", "open", "record", "submit", "get", "set", "submit", "run_tests", "submit"]
     assert all(t.description and all(p.description for p in t.parameters) for t in TOOLS)
