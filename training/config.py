@@ -33,12 +33,12 @@ class SftConfig(Frozen):
     warmup_steps: int = 30
     context_weight: float = Field(default=0.3, description="Weight of the tokens of prompts and tool results")
     renamed_copies: int = Field(default=5, description="Copies of each demonstration with other names and values")
-    effort_message_share: float = Field(default=0.5, description="Share of demonstrations that show an effort message")
-    effort_message_fit: float = Field(default=0.5, description="Share of those messages that fit the demonstration; the rest are random")
+    effort_message_share: float = Field(default=0.6, description="Share of demonstrations that show an effort message")
+    effort_message_fit: float = Field(default=0.9, description="Share of those messages that fit the demonstration; the rest are random")
     styles: dict[Domain, dict[Effort, float]] = Field(
         default={
-            "general": {"low": 0.3, "high": 0.3, "max": 0.4},
-            "agent": {"low": 0.28, "high": 0.27, "max": 0.45},
+            "general": {"low": 0.25, "high": 0.25, "max": 0.5},
+            "agent": {"low": 0.4, "high": 0.3, "max": 0.3},
             "coding": {"low": 0.5, "high": 0.27, "max": 0.23},
         },
         description="Shares of short, middling and long demonstrations, named by the effort they stand for",
@@ -50,7 +50,7 @@ class ExpertConfig(Frozen):
 
     prompts: int = Field(default=12, description="Prompts a step (P)")
     samples: int = Field(default=8, description="Completions a prompt (K)")
-    steps_max: int = Field(default=28, description="Steps of the `max` expert")
+    steps_max: int = Field(default=26, description="Steps of the `max` expert")
     branch_step: int = Field(default=4, description="Step of `max` from which `high` and `low` branch")
     steps_other: int = Field(default=26, description="Steps of `high` and `low` after the branch")
     layers: int = Field(default=1, ge=1, description="Layers that are trained, from the last: noise in the others spoils what copies names")
@@ -89,8 +89,8 @@ class EffortConfig(Frozen):
     multipliers: dict[Domain, dict[Effort, float]] = Field(
         default={
             "general": {"low": 0.3, "high": 1.3, "max": 4.0},
-            "agent": {"low": 0.75, "high": 1.1, "max": 3.0},
-            "coding": {"low": 0.77, "high": 1.45, "max": 4.0},
+            "agent": {"low": 0.74, "high": 1.1, "max": 3.0},
+            "coding": {"low": 0.76, "high": 1.55, "max": 4.0},
         }
     )
     """Tuned by eye so that each level leaves room for one more way of working; a person may change them between stages."""

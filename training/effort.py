@@ -2,9 +2,9 @@
 
 Kimi K3 report, section 4.1.3: r' = -1 when T(y) > multiplier * b0(x), else r. T counts thinking tokens for general tasks and
 all output tokens for agentic ones. The statistic behind b0 is not disclosed. Ours is the mean length of the cold start's correct
-completions, estimated for a class of problems (kind, level) and scaled to the problem by the length of its reference solution:
+completions, estimated for each kind of problem and scaled to the problem by the length of its reference solution:
 
-    b0(x) = T(reference of x) * mean over correct completions y' of problems x' of x's class of T(y') / T(reference of x')
+    b0(x) = T(reference of x) * mean over correct completions y' of problems x' of x's kind of T(y') / T(reference of x')
 
 A few completions of one problem tell little about its mean; names that are long to write make all its solutions longer alike.
 In a domain without any correct completion the lengths of failures stand in.
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class Budget0(Frozen):
-    """Reference lengths by task id, in tokens; and b0 as a share of them by class `kind/level` and by domain."""
+    """Reference lengths by task id, in tokens; and b0 as a share of them by kind of task and by domain."""
 
     references: dict[str, int]
-    classes: dict[str, float]
+    kinds: dict[str, float]
     domains: dict[str, float]
 
     def of(self, task: TaskSpec) -> float:
@@ -38,17 +38,12 @@ class Budget0(Frozen):
         Raises:
             InputError: the reference of the task was not measured, or the cold start was never sampled on its domain.
         """
-        share = self.classes.get(class_of(task), self.domains.get(task.domain))
+        share = self.kinds.get(task.kind, self.domains.get(task.domain))
         if share is None:
             raise InputError(f"no budget for {task.domain} tasks: the cold start was not sampled on any", "run the stage budgets again")
         if task.task_id not in self.references:
             raise InputError(f"no reference length for task {task.task_id}", "run the stage budgets again")
         return share * self.references[task.task_id]
-
-
-def class_of(task: TaskSpec) -> str:
-    """The class whose completions are averaged: kind and level."""
-    return f"{task.kind}/{task.level}"
 
 
 def reference_length(task: TaskSpec, reference: Demonstration, codec: Xtml) -> int:
@@ -63,7 +58,7 @@ def estimate(completions: Iterable[tuple[TaskSpec, bool, int]], references: Mapp
     Raises:
         InputError: a task's reference length is not given.
     """
-    by_class: dict[str, list[float]] = defaultdict(list)
+    by_kind: dict[str, list[float]] = defaultdict(list)
     by_domain: dict[str, list[float]] = defaultdict(list)
     whatever: dict[str, list[float]] = defaultdict(list)
     for task, passed, tokens in completions:
@@ -72,14 +67,14 @@ def estimate(completions: Iterable[tuple[TaskSpec, bool, int]], references: Mapp
         share = tokens / references[task.task_id]
         whatever[task.domain].append(share)
         if passed:
-            by_class[class_of(task)].append(share)
+            by_kind[task.kind].append(share)
             by_domain[task.domain].append(share)
     for domain in whatever.keys() - by_domain.keys():
         log.warning("the cold start solved no %s task: the lengths of its failures stand in for b0", domain)
         by_domain[domain] = whatever[domain]
     return Budget0(
         references=dict(references),
-        classes={k: sum(v) / len(v) for k, v in by_class.items() if sum(v) > 0},
+        kinds={k: sum(v) / len(v) for k, v in by_kind.items() if sum(v) > 0},
         domains={k: sum(v) / len(v) or 1.0 for k, v in by_domain.items()},
     )
 

@@ -162,7 +162,7 @@ def test_budgets_measure_training_tasks_and_hold_for_every_task_of_rl_and_evalua
     for task in tasks:
         reference = Demonstration("s", tuple(context.resources.vault.get_reference(task.reference_sha256)))
         assert b0.references[task.task_id] == reference_length(task, reference, context.codec)
-        assert b0.of(task) == b0.classes.get(f"{task.kind}/{task.level}", b0.domains[task.domain]) * b0.references[task.task_id]
+        assert b0.of(task) == b0.kinds.get(task.kind, b0.domains[task.domain]) * b0.references[task.task_id]
     assert done["completions"] == len(context.tasks("train")) * CONFIG.effort.samples  # held-out tasks are not sampled
     assert [done[f"b0_share_{d}"] for d in DOMAINS] == [b0.domains[d] for d in DOMAINS]
 
