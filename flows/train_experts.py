@@ -12,8 +12,9 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from environments.errors import ConfigError, InputError
 from flows.context import RunContext, begin
 from flows.stages import EXPERTS, expert
+from flows.steps import training
 from flows.steps.shards import do_step
-from flows.steps.training import MODULE, configured, do_training
+from flows.steps.training import configured, do_training
 
 
 @flow(name="train-experts", flow_run_name="train {name}", persist_result=True, result_serializer="json")
@@ -61,7 +62,13 @@ def _experts(context: RunContext) -> None:
         while True:
             ready = {stage: key for stage in waiting if (key := context.plan.key(stage))}
             for stage, key in ready.items():
-                step = {"run_dir": str(context.run.root), "step": stage, "key": key, "timeout_s": o.trainer_timeout_s, "module": MODULE}
+                step = {
+                    "run_dir": str(context.run.root),
+                    "step": stage,
+                    "key": key,
+                    "timeout_s": o.trainer_timeout_s,
+                    "module": training.MODULE,
+                }
                 runner.submit(task, step).add_done_callback(ended.put)
             waiting, running = [stage for stage in waiting if stage not in ready], running + len(ready)
             if not running:

@@ -14,6 +14,7 @@ def make_task(
     number: int,
     *,
     domain: Domain = "general",
+    kind: str = "test_kind",
     branch: str = "b0",
     level: int = 1,
     materials: Sequence[str] | None = None,
@@ -26,7 +27,7 @@ def make_task(
     return TaskSpec(
         family=_FAMILY[domain],
         domain=domain,
-        kind="test_kind",
+        kind=kind,
         level=level,
         prompt=(Message(role="user", content=text or f"Test task {number}"),),
         tools=("submit",),

@@ -16,7 +16,7 @@ from tests.tasks.specs import make_task
 from tests.training.small import CONFIG, codec, model
 from training import checkpoint
 from training.config import EffortConfig
-from training.effort import budget, class_of, effort_reward, estimate, reference_length
+from training.effort import budget, effort_reward, estimate, reference_length
 from training.metrics import Metrics, read
 from training.model import Llama
 from training.optim import MuonAdamW, warmup_decay
@@ -24,35 +24,34 @@ from training.optim import MuonAdamW, warmup_decay
 # --- effort ---
 
 
-def test_b0_is_the_reference_length_times_the_mean_share_of_correct_completions_of_the_class() -> None:
+def test_b0_is_the_reference_length_times_the_mean_share_of_correct_completions_of_the_kind() -> None:
     """References of 10, 40 and 25 tokens; correct completions of 15, 25 and 20: shares 1.5, 2.5 and 0.5, mean 1.5."""
     short, long, never = make_task(1), make_task(2), make_task(3)
     references = {short.task_id: 10, long.task_id: 40, never.task_id: 25}
     completions = [(short, True, 15), (short, True, 25), (long, True, 20), (long, False, 90_000), (never, False, 1)]
     b0 = estimate(completions, references)
-    assert b0.classes == {"test_kind/1": 1.5}
+    assert b0.kinds == {"test_kind": 1.5}
     assert [b0.of(t) for t in (short, long, never)] == [15.0, 60.0, 37.5]
     assert b0 == estimate(reversed(completions), references)
     assert type(b0).model_validate_json(b0.model_dump_json()) == b0
 
 
-def test_a_class_without_correct_completions_falls_back_to_its_domain() -> None:
-    easy, easier, hard = make_task(1), make_task(2, level=2), make_task(3, level=3)
+def test_a_kind_without_correct_completions_falls_back_to_its_domain() -> None:
+    easy, easier, hard = make_task(1), make_task(2, kind="b"), make_task(3, kind="c")
     b0 = estimate([(easy, True, 10), (easier, True, 40), (hard, False, 900)], {easy.task_id: 10, easier.task_id: 20, hard.task_id: 30})
-    assert len({class_of(t) for t in (easy, easier, hard)}) == 3
-    assert b0.classes == {"test_kind/1": 1.0, "test_kind/2": 2.0}
+    assert b0.kinds == {"test_kind": 1.0, "b": 2.0}
     assert b0.of(hard) == 30 * 1.5
 
 
-def test_correct_completions_without_any_thinking_set_no_budget_of_nothing_for_their_class() -> None:
-    silent, loud = make_task(1), make_task(2, level=2)
+def test_correct_completions_without_any_thinking_set_no_budget_of_nothing_for_their_kind() -> None:
+    silent, loud = make_task(1), make_task(2, kind="b")
     b0 = estimate([(silent, True, 0), (loud, True, 10)], {silent.task_id: 10, loud.task_id: 10})
-    assert b0.classes == {"test_kind/2": 1.0}
+    assert b0.kinds == {"b": 1.0}
     assert b0.of(silent) == 10 * 0.5
 
 
 def test_in_a_domain_without_correct_completions_the_lengths_of_failures_stand_in(caplog: pytest.LogCaptureFixture) -> None:
-    solved, failed = make_task(1), make_task(2, domain="coding", level=2)
+    solved, failed = make_task(1), make_task(2, domain="coding", kind="b")
     b0 = estimate([(solved, True, 10), (failed, False, 30), (failed, False, 60)], {solved.task_id: 10, failed.task_id: 15})
     assert b0.of(failed) == 45.0
     assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
@@ -61,7 +60,7 @@ def test_in_a_domain_without_correct_completions_the_lengths_of_failures_stand_i
 
 
 def test_a_task_without_a_reference_or_of_an_unsampled_domain_is_named() -> None:
-    known, unknown, foreign = make_task(1), make_task(2), make_task(3, domain="agent", level=2)
+    known, unknown, foreign = make_task(1), make_task(2), make_task(3, domain="agent", kind="b")
     b0 = estimate([(known, True, 10)], {known.task_id: 10, foreign.task_id: 10})
     with pytest.raises(InputError, match=f"no reference length for task {unknown.task_id}"):
         b0.of(unknown)

@@ -81,7 +81,7 @@ def _b0(context: StageContext, tokens: float) -> None:
     directory = context.stage_dir("budgets")
     directory.mkdir(parents=True)
     references = dict.fromkeys((t.task_id for split in ("train", "heldout") for t in context.tasks(split)), 1)
-    b0 = Budget0(references=references, classes={}, domains=dict.fromkeys(DOMAINS, tokens))
+    b0 = Budget0(references=references, kinds={}, domains=dict.fromkeys(DOMAINS, tokens))
     (directory / "b0.json").write_text(b0.model_dump_json())
 
 
