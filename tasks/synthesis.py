@@ -22,7 +22,7 @@ from tasks.kinds.lookup import states
 from tasks.sampling import Draw
 
 SYNTHESIZER = "embedded"
-VERSION = "2"
+VERSION = "3"
 ATTEMPTS = 20
 """Random drafts tried before a draw is given up: some numbers collide or leave two readings of the examples."""
 

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from environments.task import Domain, Effort, Frozen
+from environments.task import DOMAINS, EFFORTS, Domain, Effort, Frozen
+
+
+def _complete(names: tuple[str, ...]) -> AfterValidator:
+    """Refuse a table that leaves one of `names` out."""
+
+    def check(table: dict[str, Any]) -> dict[str, Any]:
+        if missing := [name for name in names if name not in table]:
+            raise ValueError(f"says nothing of {', '.join(missing)}; give all of {', '.join(names)}")
+        return table
+
+    return AfterValidator(check)
+
+
+Steps = Annotated[dict[Domain, int], _complete(DOMAINS)]
+ByEffort = Annotated[dict[Effort, float], _complete(EFFORTS)]
+Cells = Annotated[dict[Domain, ByEffort], _complete(DOMAINS)]
 
 
 class PolicyConfig(Frozen):
@@ -26,7 +42,7 @@ class SftConfig(Frozen):
 
     trainer: Literal["plain", "deepspeed"] = "deepspeed"
     workers: int = Field(default=2, description="Data-parallel processes")
-    tokens: int = Field(default=4_000_000, description="Tokens to train on, padding included, all workers together")
+    tokens: int = Field(default=4_300_000, description="Tokens to train on, padding included, all workers together")
     batch_tokens: int = Field(default=4096, description="Tokens of one optimizer step, all workers together")
     matrix_lr: float = Field(default=6e-3, description="Muon's learning rate")
     other_lr: float = Field(default=2e-3, description="AdamW's learning rate for embeddings and norms")
@@ -35,7 +51,7 @@ class SftConfig(Frozen):
     renamed_copies: int = Field(default=5, description="Copies of each demonstration with other names and values")
     effort_message_share: float = Field(default=0.6, description="Share of demonstrations that show an effort message")
     effort_message_fit: float = Field(default=0.9, description="Share of those messages that fit the demonstration; the rest are random")
-    styles: dict[Domain, dict[Effort, float]] = Field(
+    styles: Cells = Field(
         default={
             "general": {"low": 0.25, "high": 0.25, "max": 0.5},
             "agent": {"low": 0.4, "high": 0.3, "max": 0.3},
@@ -50,9 +66,12 @@ class ExpertConfig(Frozen):
 
     prompts: int = Field(default=12, description="Prompts a step (P)")
     samples: int = Field(default=8, description="Completions a prompt (K)")
-    steps_max: int = Field(default=26, description="Steps of the `max` expert")
-    branch_step: int = Field(default=4, description="Step of `max` from which `high` and `low` branch")
-    steps_other: int = Field(default=26, description="Steps of `high` and `low` after the branch")
+    steps_max: Steps = Field(
+        default={"general": 18, "agent": 26, "coding": 32},
+        description="Steps of the `max` expert; a step of the general domain costs as much as two or three of the others",
+    )
+    branch_step: int = Field(default=2, description="Step of `max` from which `high` and `low` branch")
+    steps_other: Steps = Field(default={"general": 16, "agent": 38, "coding": 38}, description="Steps of `high` and `low` after the branch")
     layers: int = Field(default=1, ge=1, description="Layers that are trained, from the last: noise in the others spoils what copies names")
     lr: float = Field(default=1.2e-3, description="AdamW's learning rate, falling over the second half")
     warmup_steps: int = 3
@@ -86,7 +105,7 @@ class EffortConfig(Frozen):
 
     tasks_per_domain: int = Field(default=60, description="Draws of training tasks whose completions are measured; equal draws count once")
     samples: int = Field(default=3, description="Cold-start completions a problem")
-    multipliers: dict[Domain, dict[Effort, float]] = Field(
+    multipliers: Cells = Field(
         default={
             "general": {"low": 0.3, "high": 1.3, "max": 4.0},
             "agent": {"low": 0.74, "high": 1.1, "max": 3.0},

@@ -78,7 +78,7 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
         context.checkpoint("cold_start") if effort == "max" else context.stage_dir(branch) / "checkpoints" / f"step_{settings.branch_step}"
     )
     parent_id = str(checkpoint.read_state(parent)["checkpoint_id"])
-    steps = settings.steps_max if effort == "max" else settings.steps_other
+    steps = (settings.steps_max if effort == "max" else settings.steps_other)[domain]
     b0 = load_budgets(context)
     tasks = context.selected(domain)
     objective = K25Config(settings.log_ratio_low, settings.log_ratio_high, settings.log_ratio_penalty)

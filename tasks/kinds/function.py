@@ -18,8 +18,8 @@ WEIGHTS = (5, 3, 2, 2)
 FORMS_BY_LEVEL = {1: 2, 2: 3, 3: 4}
 HIDDEN_INPUTS = 8
 _PROMPTS = (
-    "Write solve(n): n, the default `{p}` of `{f}` ({doc}) and {b}, each used once. {e}.",
-    "Documented in `{f}`: {doc}. Write solve(n) from n, the default `{p}` and {b}. {e}.",
+    "Write solve(n): n, the default `{p}` of `{f}` ({doc}) and k={b}, each used once. {e}.",
+    "Documented in `{f}`: {doc}. Write solve(n) from n, the default `{p}` and k={b}. {e}.",
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from environments.families.assistant import LOST_WRITES
 from environments.families.search import short_title
-from environments.task import Budgets, InitialState
+from environments.task import Budgets, InitialState, Message
 from tasks.facts import Fact, askable
 from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, call
 
@@ -19,8 +19,8 @@ _PROMPTS = {
     1: ("Copy the current value of `{a}` into `{b}`.", "Set `{b}` to what `{a}` is now."),
     2: ("Swap the current values of `{a}` and `{b}`.", "Exchange what `{a}` and `{b}` are now."),
     3: (
-        "Rotate: `{b}` gets the current value of `{a}`, `{c}` that of `{b}`, `{a}` that of `{c}`.",
-        "Move current values on: `{a}` to `{b}`, `{b}` to `{c}`, `{c}` to `{a}`.",
+        "Rotate: `{a}` gets the current value of `{b}`, `{b}` that of `{c}`, `{c}` that of `{a}`.",
+        "Move current values on: `{b}` to `{a}`, `{c}` to `{b}`, `{a}` to `{c}`.",
     ),
 }
 ROWS = 6
@@ -43,7 +43,7 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         return None
     documented = ", ".join(f"`{n}`={before[n]}" for n in names[: level if level > 1 else 1])
     # (from, to): each target gets what the source held at the start.
-    moves = [(names[0], names[1])] if level == 1 else [(names[i], names[(i + 1) % level]) for i in range(level)]
+    moves = [(names[0], names[1])] if level == 1 else [(names[(i + 1) % level], names[i]) for i in range(level)]
     others = sorted({f.value for f in askable(facts)} - {before[n] for n in names})
     if others and rng.random() < CHANGED:
         before[rng.choice(moves)[0]] = rng.choice(others)
@@ -80,11 +80,18 @@ def _demonstration(
 ) -> Demonstration:
     """none: write what is documented. short: read, then write. long: also read every write back, and repeat what was lost.
 
+    Whoever reads begins with what will be overwritten first, and reads every other source just before its value is written.
+
     The first two are right only in stores where nothing was changed or lost; replay keeps those that are.
     """
     known = documented if style == "none" else before
-    messages = [call("get", name=source) for source, _ in moves if style != "none"]
+    messages: list[Message] = []
+    read: set[str] = set()
     for source, target in moves:
+        for name in (target, source) if len(moves) > 1 and not read else (source,):
+            if style != "none" and name not in read:
+                messages.append(call("get", name=name))
+                read.add(name)
         write = call("set", name=target, value=known[source])
         messages.append(write)
         if style == "long":

@@ -46,9 +46,9 @@ renamed_copies = 1
 [training.expert]
 prompts = 2
 samples = 2
-steps_max = 2
+steps_max = { general = 2, agent = 2, coding = 2 }
 branch_step = 1
-steps_other = 2
+steps_other = { general = 2, agent = 2, coding = 2 }
 checkpoint_every = 1
 
 [training.mopd]

@@ -35,7 +35,15 @@ CONFIG = TrainingConfig(
     rows=8,
     policy=PolicyConfig(vocab_size=360, hidden_size=64, intermediate_size=96, layers=2, heads=4, kv_heads=4, window=192),
     sft=SftConfig(trainer="plain", tokens=40 * 1024, batch_tokens=1024, warmup_steps=2),
-    expert=ExpertConfig(prompts=2, samples=4, steps_max=4, branch_step=2, steps_other=2, checkpoint_every=2, lr=1e-3),
+    expert=ExpertConfig(
+        prompts=2,
+        samples=4,
+        steps_max=dict.fromkeys(DOMAINS, 4),
+        branch_step=2,
+        steps_other=dict.fromkeys(DOMAINS, 2),
+        checkpoint_every=2,
+        lr=1e-3,
+    ),
     mopd=MopdConfig(prompts_per_cell=1, steps=3, checkpoint_every=2, max_initial_kl=1e-6),
     effort=EffortConfig(),
 )
