@@ -73,7 +73,8 @@ class ExpertConfig(Frozen):
     branch_step: int = Field(default=2, description="Step of `max` from which `high` and `low` branch")
     steps_other: Steps = Field(default={"general": 16, "agent": 38, "coding": 38}, description="Steps of `high` and `low` after the branch")
     layers: int = Field(default=1, ge=1, description="Layers that are trained, from the last: noise in the others spoils what copies names")
-    lr: float = Field(default=1.2e-3, description="AdamW's learning rate, falling over the second half")
+    lr: float = Field(default=1e-3, description="AdamW's learning rate, falling over the second half")
+    negative_weight: float = Field(default=0.3, ge=0, description="Weight of negative advantages: unlearning long failures breaks more")
     warmup_steps: int = 3
     log_ratio_low: float = Field(default=-1.0, description="K2.5's a: tokens below it pass no policy gradient")
     log_ratio_high: float = Field(default=1.0, description="K2.5's b: tokens above it pass no policy gradient")

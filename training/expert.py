@@ -116,13 +116,14 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
         advantages = group_advantages(rewards, [r.job.group for r in judged])
         for group in optimizer.param_groups:
             group["lr"] = settings.lr * warmup_decay(step, steps, settings.warmup_steps)
+        weighted = [a * (settings.negative_weight if a < 0 else 1.0) for a in advantages]
         useful = [i for i, a in enumerate(advantages) if a != 0.0]
         report: dict[str, float] = {"skipped": 1.0}
         if useful:
             batch = [Trajectory(judged[i].tokens, judged[i].logprobs, judged[i].mask) for i in useful]
             for _ in range(settings.epochs):
                 report = trainer.step(
-                    model, optimizer, batch, trainer.per_sequence([advantages[i] for i in useful]), objective, settings.max_grad_norm
+                    model, optimizer, batch, trainer.per_sequence([weighted[i] for i in useful]), objective, settings.max_grad_norm
                 )
             engine.refresh(step + 1)
         fed.update(judged[i].job.task.task_id for i in useful)
