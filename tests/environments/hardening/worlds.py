@@ -67,7 +67,9 @@ def make_task(
 def search_task(vault: Vault, *, kind: str = "exact_number", answer: int = 113, addend: int = 43, budgets: Budgets = BUDGETS) -> TaskSpec:
     prompt = f"Find the default of `width` in `textwrap.wrap`. Add {addend} to it."
     reference = [message("search", query="textwrap.wrap"), message("open", result="1", find="width"), message("submit", answer=str(answer))]
-    return make_task(vault, "search", prompt, {"answer": str(answer)}, kind, reference, ("search", "open", "submit"), budgets=budgets)
+    return make_task(
+        vault, "search", prompt, {"answer": str(answer)}, kind, reference, ("search", "open", "record", "submit"), budgets=budgets
+    )
 
 
 def settings_rows(**settings: str) -> tuple[dict[str, Any], ...]:
