@@ -3,7 +3,8 @@
     python benchmarks/laptop.py --seeds 0 1 --workspace FOLDER
 
 Prints progress to standard error and one JSON object as its last line: per seed the wall time, the nine experts' gains over
-the cold start within their budgets, the order of mean tokens, the student's recovered share, and the worst trivial policy.
+the cold start within their budgets, the order of mean tokens, the student's recovered share, what `max` gains on the hardest level
+over its own output cut at the `low` budget, the best trivial policy, and the tables these come from.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-EFFORTS = ("low", "high", "max")
+import duckdb
 
 
 def run(workspace: Path, seed: int) -> dict[str, Any]:
@@ -27,8 +28,21 @@ def run(workspace: Path, seed: int) -> dict[str, Any]:
     command = [str(Path(sys.executable).with_name("ninefold")), "run", "--name", name, "--seed", str(seed), "--resume"]
     env = {**os.environ, "NINEFOLD_HOME": str(workspace)}
     subprocess.run(command, check=True, env=env, stdout=sys.stderr)
-    summary: dict[str, Any] = json.loads((workspace / "runs" / name / "summary.json").read_text())
-    return {**summary, "command_s": time.monotonic() - started}
+    folder = workspace / "runs" / name
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return {**summary, **evaluated(folder), "command_s": time.monotonic() - started}
+
+
+def evaluated(folder: Path) -> dict[str, Any]:
+    """What the evaluation's rows say beyond the summary."""
+    connection = duckdb.connect()
+    connection.read_parquet(f"{folder}/tables/evaluations/*.parquet").create_view("rows")
+    cut = connection.sql(
+        "SELECT domain, max(pass_rate) FILTER (effort = 'max') - max(pass_rate) FILTER (effort = 'low') FROM rows "
+        "WHERE policy = 'expert-' || domain || '-max' AND level = 3 GROUP BY domain ORDER BY domain"
+    ).fetchall()
+    trivial = connection.sql("SELECT max(pass_rate) FROM rows WHERE policy LIKE 'trivial-%'").fetchone()
+    return {"max_over_low_cut": {d: round(gain, 3) for d, gain in cut}, "best_trivial": trivial[0] if trivial else None}
 
 
 def ordered(rows: list[dict[str, Any]]) -> bool:
@@ -48,6 +62,8 @@ def figures(summary: dict[str, Any]) -> dict[str, Any]:
         "expert_tokens_ordered": ordered(experts),
         "student_tokens_ordered": ordered(summary["student"]),
         "recovered_mean": summary["recovered_mean"],
+        **{k: summary[k] for k in ("max_over_low_cut", "best_trivial", "funnel", "experts", "student")},
+        "stage_s": summary["wall_s"],
     }
 
 
