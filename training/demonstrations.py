@@ -82,7 +82,7 @@ def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: fl
     """Tokens and loss mask: 1 to imitate, 0 for context.
 
     With probability `effort_share` an effort message is shown: with probability `effort_fit` the one that fits the style, else
-    any. So the cold start knows what the message is about without obeying it reliably; that is what distillation must teach.
+    any. So the cold start follows the message more often than not; distillation makes that its teachers' ways of working.
     """
     tokens: list[int] = []
     mask: list[int] = []
