@@ -62,6 +62,8 @@ def test_an_unknown_key_three_levels_deep_is_found(tmp_path: Path) -> None:
         ("[dataset]\ntrain = 0.9\n", "sum to 1"),
         ("seed = 'x'\n", "'seed'"),
         ("seed = \n", "not valid TOML"),
+        ("[training.expert]\nsteps_max = { agent = 3 }\n", "says nothing of general, coding"),
+        ("[training.effort.multipliers]\ngeneral = { low = 1.0 }\n", "multipliers"),
     ],
 )
 def test_a_bad_value_is_named_with_its_file(text: str, said: str, tmp_path: Path) -> None:
