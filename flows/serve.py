@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -91,9 +92,17 @@ def service(port: int, workspace: Workspace | None = None, announce: Callable[[s
 def serve_forever(port: int, announce: Callable[[str], None]) -> None:
     """Serve until Ctrl-C or SIGTERM, then stop everything. Raises as `service`."""
     terminate_on_sigterm()
+    interrupted = threading.Event()  # a KeyboardInterrupt alone is lost when it hits a callback or a finalizer
+
+    def interrupt(_signum: int, _frame: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     with service(port, announce=announce) as ui:
         announce(f"UI: {ui}/dashboard  (Ctrl-C stops everything)")
-        threading.Event().wait()
+        interrupted.wait()
+        raise KeyboardInterrupt
 
 
 def _create_pool(pool: Pool, url: str) -> None:

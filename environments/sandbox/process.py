@@ -16,6 +16,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -166,7 +167,11 @@ class ProcessSandbox:
         """Stop every process in the sandbox; it then uses no CPU."""
         with self._lock:
             self._need("running")
-            self._signal_tree(signal.SIGSTOP)
+            for _ in range(100):  # a process stops only when it is next scheduled, and may fork until then
+                self._signal_tree(signal.SIGSTOP)
+                if all(_stopped(pid) for pid in self._box.tree()):
+                    break
+                time.sleep(0.01)
             self.state = "paused"
 
     def resume(self) -> None:
@@ -286,3 +291,11 @@ class ProcessSandbox:
                 raise SandboxError(f"sandbox {self.sandbox_id} died", "create another")
             data += chunk
         return bytes(data)
+
+
+def _stopped(pid: int) -> bool:
+    """Whether a process uses no CPU: stopped, ended, or gone."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
