@@ -150,16 +150,20 @@ class BoxProcess:
         """Host process ids of everything in the sandbox, process 1 first."""
         parents: dict[int, list[int]] = {}
         for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                try:
-                    stat = Path("/proc", entry, "stat").read_text()
-                except OSError:
-                    continue
-                parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry))
+            if entry.isdigit() and (fields := process_fields(int(entry))) is not None:
+                parents.setdefault(int(fields[1]), []).append(int(entry))
         found = [self.inner_pid]
         for pid in found:
             found += parents.get(pid, [])
         return found
+
+
+def process_fields(pid: int) -> list[str] | None:
+    """What `/proc/<pid>/stat` says after the name: state, parent, ... None when the process is gone."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
 
 
 class _Keeper:

@@ -16,14 +16,23 @@ import time
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from environments.errors import BadArgumentsError, SandboxError
 from environments.protocols import Capabilities, ExecResult
-from environments.sandbox.bubblewrap import START_S, BoxProcess, readable, require, root_arguments, sandbox_python, server_source, start_box
+from environments.sandbox.bubblewrap import (
+    START_S,
+    BoxProcess,
+    process_fields,
+    readable,
+    require,
+    root_arguments,
+    sandbox_python,
+    server_source,
+    start_box,
+)
 
 _FRAME = struct.Struct(">II")
 _WORKSPACE = "/workspace"
@@ -295,7 +304,5 @@ class ProcessSandbox:
 
 def _stopped(pid: int) -> bool:
     """Whether a process uses no CPU: stopped, ended, or gone."""
-    try:
-        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    fields = process_fields(pid)
+    return fields is None or fields[0] in "TtZX"

@@ -85,13 +85,11 @@ def _demonstration(
     The first two are right only in stores where nothing was changed or lost; replay keeps those that are.
     """
     known = documented if style == "none" else before
-    messages: list[Message] = []
-    read: set[str] = set()
+    first = moves[0][1]
+    messages: list[Message] = [call("get", name=first)] if style != "none" and len(moves) > 1 else []
     for source, target in moves:
-        for name in (target, source) if len(moves) > 1 and not read else (source,):
-            if style != "none" and name not in read:
-                messages.append(call("get", name=name))
-                read.add(name)
+        if style != "none" and source != first:
+            messages.append(call("get", name=source))
         write = call("set", name=target, value=known[source])
         messages.append(write)
         if style == "long":

@@ -172,7 +172,7 @@ def test_a_write_that_the_store_loses_is_lost_once_and_shows_on_reading(resource
 def test_values_are_text_without_the_space_around_it(value: str, stored: str, resources: Resources) -> None:
     world = begin(make_environment(settings_task(resources.vault), resources))
     assert do(world, "set", name="width", value=value) == "ok"
-    assert do(world, "get", name="width") == f"{stored}"
+    assert do(world, "get", name="width") == stored
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
