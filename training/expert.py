@@ -12,8 +12,6 @@ import time
 from collections import Counter
 from typing import Any
 
-import torch
-
 from environments.errors import CorruptArtifactError, InputError
 from environments.records import RewardRow
 from environments.task import Domain, Effort, TaskSpec
@@ -24,7 +22,7 @@ from training.engine.embedded import EmbeddedEngine
 from training.metrics import Metrics
 from training.model import Llama
 from training.objectives import K25Config, group_advantages
-from training.optim import warmup_decay
+from training.optim import adamw, warmup_decay
 from training.rollout import Job, Rollout, sample
 from training.trainer import Trajectory
 
@@ -85,7 +83,7 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
 
     resumed = checkpoint.latest(directory)
     model = Llama.load(resumed or parent)
-    optimizer = torch.optim.AdamW(model.train_last(settings.layers), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = adamw(model.train_last(settings.layers), settings.lr)
     first = 0
     if resumed is not None:
         state = checkpoint.read_state(resumed)

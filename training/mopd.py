@@ -26,7 +26,7 @@ from training.expert import mean, pick, stable_seed
 from training.metrics import Metrics
 from training.model import Llama
 from training.objectives import K25Config, reverse_kl_reward
-from training.optim import warmup_decay
+from training.optim import adamw, warmup_decay
 from training.rollout import Job, Rollout, sample
 from training.trainer import MICRO_TOKENS, Trajectory
 
@@ -87,7 +87,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
     resumed = checkpoint.latest(directory)
     model = Llama.load(resumed or start)
-    optimizer = torch.optim.AdamW(model.train_last(settings.layers), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = adamw(model.train_last(settings.layers), settings.lr)
     state: dict[str, Any] = checkpoint.read_state(resumed) if resumed else {"step": 0, "fed": {}}
     if resumed is not None:
         checkpoint.load_optimizer(resumed, optimizer)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
+
+
+def adamw(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.AdamW:
+    """AdamW as it is used everywhere here."""
+    return torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -18,7 +23,7 @@ class MuonAdamW(torch.optim.Optimizer):
         rest = [p for p in model.parameters() if id(p) not in chosen]
         # Update size matched to AdamW's, so that both learning rates are of one kind.
         self.muon = torch.optim.Muon(matrices, lr=matrix_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-        self.adamw = torch.optim.AdamW(rest, lr=other_lr, betas=(0.9, 0.95), weight_decay=0.0)
+        self.adamw = adamw(rest, other_lr)
         super().__init__([{"params": matrices}, {"params": rest}], {"lr": matrix_lr})
         self.param_groups = [*self.muon.param_groups, *self.adamw.param_groups]
         self._base = [g["lr"] for g in self.param_groups]
