@@ -213,6 +213,23 @@ def test_an_expert_killed_in_the_middle_ends_as_if_it_had_not_been(
     assert {r.reward for r in rewards} > {-1.0}  # some within, some beyond: the killed run had something to lose
 
 
+@pytest.mark.slow
+def test_negative_advantages_weigh_less_in_training_and_are_recorded_whole(context: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    _b0(context, 8.0)
+    trained: list[list[float]] = []
+    spread = expert.trainer.per_sequence
+    monkeypatch.setattr(expert.trainer, "per_sequence", lambda advantages: trained.append(list(advantages)) or spread(advantages))
+    expert.run(context, "agent", "max")
+    stage, weight = expert_stage("agent", "max"), CONFIG.expert.negative_weight
+    assert 0 < weight < 1
+    steps = [
+        [r.advantage for r in read_rows(p, RewardRow) if r.advantage]
+        for p in sorted((context.run_dir / "tables" / RewardRow.TABLE).glob(f"{stage}-*.parquet"))
+    ]
+    assert any(steps)
+    assert trained == [[a * (weight if a < 0 else 1.0) for a in step] for step in steps if step]
+
+
 @pytest.mark.parametrize("missing", ["cold start", "budgets", "branch"])
 def test_an_expert_names_what_it_lacks(missing: str, context: StageContext) -> None:
     if missing != "budgets":
