@@ -9,7 +9,7 @@ from environments.errors import AgentError, BadArgumentsError, MalformedCallErro
 from environments.protocols import Outcome
 from environments.task import TaskSpec, ToolCall, ToolSpec
 
-_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
+_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
 
 
 class Environment(ABC):

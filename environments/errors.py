@@ -59,6 +59,19 @@ class SandboxError(InfrastructureError):
     """A sandbox could not be created, or died."""
 
 
+class CaptureError(SandboxError):
+    """A pause, fork or snapshot failed. `recoverable`: the sandbox runs on; otherwise it is gone."""
+
+    def __init__(self, message: str, fix: str = "", recoverable: bool = True) -> None:
+        super().__init__(message, fix)
+        self.args = (message, fix, recoverable)
+        self.recoverable = recoverable
+
+
+class UnsupportedError(SandboxError):
+    """A sandbox backend was asked for what it cannot do."""
+
+
 class EngineError(InfrastructureError):
     """A generation engine died or answered garbage."""
 

@@ -1,7 +1,4 @@
-"""The signatures every part agrees on: Policy, Engine, Sandbox, Verifier, SearchSource, Brain.
-
-One simple real backend of each ships in the spine; others plug in behind these.
-"""
+"""The signatures every part agrees on: Policy, Engine, Verifier, SearchSource, Brain. The sandbox's is `environments.sandbox.base`."""
 
 from __future__ import annotations
 
@@ -88,58 +85,6 @@ class Engine(Protocol):
     def load(self) -> Load:
         """Current load figures."""
         ...
-
-
-# --- sandboxes -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ExecResult:
-    """Outcome of a command in a sandbox. `exit_code` is None when it was killed at its timeout."""
-
-    exit_code: int | None
-    stdout: str
-    stderr: str
-    wall_s: float
-    timed_out: bool = False
-    truncated: bool = False
-    """Output beyond the sandbox's cap was dropped."""
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a sandbox backend can really do. A backend never fakes one."""
-
-    backend: str
-    isolated_network: bool
-    pause: bool
-    fork: str
-    """`none`, `files`, `interpreter` or `full`."""
-    snapshot: str
-    """`none`, `files` or `full`."""
-    seccomp: bool
-    memory_limit: bool
-    notes: tuple[str, ...] = ()
-
-
-class Sandbox(Protocol):
-    """A box for agents' code. Creation is the backend's `create(...)`; all failures of the box raise SandboxError."""
-
-    sandbox_id: str
-
-    def exec(
-        self, argv: Sequence[str], *, stdin: str = "", timeout_s: float = 10.0, env: Mapping[str, str] | None = None
-    ) -> ExecResult: ...
-    def read(self, path: str) -> bytes: ...
-    def write(self, path: str, data: bytes) -> None: ...
-    def list(self, path: str = ".") -> list[str]: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def fork(self, count: int = 1) -> Sequence[Sandbox | Exception]: ...
-    def snapshot(self) -> bytes: ...
-    def restore(self, snapshot: bytes) -> None: ...
-    def close(self) -> None: ...
-    def capabilities(self) -> Capabilities: ...
 
 
 # --- verifiers -----------------------------------------------------------------------------------------------------

@@ -48,6 +48,11 @@ def content_hash(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
+Option = Literal["", "tools", "effort", "tool_choice", "response_format"]
+"""Option messages (Kimi K3 report, appendix F): tool declarations and the effort stand before the input, or, for tools loaded
+later, between messages; tool choice and response format follow the input and hold for one answer. None changes what is before it."""
+
+
 class ToolCall(Frozen):
     """One call of a tool by an agent. `index` numbers parallel calls within a message."""
 
@@ -56,6 +61,14 @@ class ToolCall(Frozen):
     index: int = 0
     malformed: str = Field(default="", exclude_if=lambda text: not text)
     """What the agent wrote where no arguments could be read; such a call is refused. Empty for every other call."""
+
+
+class Image(Frozen):
+    """A picture within a message."""
+
+    data: str
+    """base64 of the file."""
+    media_type: Literal["image/png", "image/jpeg"] = "image/png"
 
 
 class Message(Frozen):
@@ -67,13 +80,16 @@ class Message(Frozen):
     calls: tuple[ToolCall, ...] = ()
     tool: str = ""
     index: int = 0
+    images: tuple[Image, ...] = Field(default=(), exclude_if=lambda images: not images)
+    option: Option = Field(default="", exclude_if=lambda option: not option)
+    """Of a system message that is an option message: what it sets. Empty for all others."""
 
 
 class ToolParameter(Frozen):
     """One typed parameter of a tool."""
 
     name: str
-    type: Literal["string", "integer", "number", "boolean"] = "string"
+    type: Literal["string", "integer", "number", "boolean", "array", "object"] = "string"
     description: str = ""
     required: bool = True
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from environments.errors import BadArgumentsError, SandboxError
-from environments.protocols import Capabilities, ExecResult
+from environments.sandbox.base import Capabilities, ExecResult
 from environments.sandbox.bubblewrap import (
     START_S,
     BoxProcess,
@@ -224,12 +224,12 @@ class ProcessSandbox:
         """What this backend really does."""
         return Capabilities(
             backend="process",
-            isolated_network=True,
-            pause=True,
+            isolation="shared-kernel",
+            pause="cpu",
             fork="files",
             snapshot="files",
             seccomp=True,
-            memory_limit=True,
+            memory_limit="process",
             notes=(
                 "shares the host's kernel: no protection against a kernel exploit",
                 f"memory is limited per process ({self.config.memory_mb} MiB) and by their number ({self.config.processes}), not in sum",
