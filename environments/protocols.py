@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from environments.task import Message, TaskSpec, ToolSpec
+from environments.task import Image, Message, TaskSpec, ToolSpec
 from environments.verdict import Verdict
 
 # --- policies and engines ------------------------------------------------------------------------------------------
@@ -87,6 +87,34 @@ class Engine(Protocol):
         ...
 
 
+# --- environments --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a tool returns when text alone does not say it all."""
+
+    text: str = ""
+    images: tuple[Image, ...] = ()
+    failed: bool = False
+    """The call was valid, but what it asked for could not be done (no such file, no match): no AgentError, yet no success."""
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+class Memory(Protocol):
+    """Where notes are kept that persist between the episodes of a task."""
+
+    def notes(self, task_id: str) -> Sequence[str]:
+        """The notes of a task, oldest first."""
+        ...
+
+    def add(self, task_id: str, note: str) -> None:
+        """Keep a note."""
+        ...
+
+
 # --- verifiers -----------------------------------------------------------------------------------------------------
 
 
@@ -99,6 +127,8 @@ class Outcome:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Final state of the world's tables."""
     tool_calls: int = 0
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Declared files of the sandbox's workspace, by path within it; one that the agent never made is absent."""
 
 
 class Verifier(Protocol):

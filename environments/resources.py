@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
-from environments.protocols import SearchSource
+from environments.protocols import Memory, SearchSource
 from environments.sandbox import CodePool
 from environments.vault import Vault
 
@@ -20,6 +20,8 @@ class Resources:
     vault: Vault
     corpus: SearchSource | None = None
     pool: CodePool = field(default_factory=CodePool)
+    memory: Memory | None = None
+    """Where agents' notes persist between the episodes of a task."""
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from environments.families import make_environment
-from environments.harness.config import EFFORT_LINES, HarnessConfig
+from environments.harness.config import HarnessConfig, effort_message
 from environments.harness.episode import Episode
 from environments.harness.xtml import Xtml
 from environments.resources import Resources
@@ -96,7 +96,7 @@ def encode(verified: Verified, codec: Xtml, rng: random.Random, effort_share: fl
         shown = STYLE_EFFORT[verified.style] if rng.random() < effort_fit else rng.choice(EFFORTS)
     for message in verified.messages:
         if message.role == "user" and shown is not None:
-            append(codec.encode(Message(role="system", content=EFFORT_LINES[shown])))
+            append(codec.encode(effort_message(shown)))
             shown = None
         if message.role == "assistant":
             append(codec.generation_prefix)

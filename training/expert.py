@@ -118,10 +118,11 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
         useful = [i for i, a in enumerate(advantages) if a != 0.0]
         report: dict[str, float] = {"skipped": 1.0}
         if useful:
-            batch = [Trajectory(judged[i].tokens, judged[i].logprobs, judged[i].mask) for i in useful]
+            parts = [(i, s) for i in useful for s in judged[i].trained]
+            batch = [Trajectory(s.tokens, s.logprobs, s.loss_mask) for _, s in parts]
             for _ in range(settings.epochs):
                 report = trainer.step(
-                    model, optimizer, batch, trainer.per_sequence([weighted[i] for i in useful]), objective, settings.max_grad_norm
+                    model, optimizer, batch, trainer.per_sequence([weighted[i] for i, _ in parts]), objective, settings.max_grad_norm
                 )
             engine.refresh(step + 1)
         fed.update(judged[i].job.task.task_id for i in useful)

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from environments.errors import InputError
-from environments.harness.config import EFFORT_LINES
-from environments.task import DOMAINS, EFFORTS, Domain, Effort, Message
+from environments.harness.config import effort_message
+from environments.task import DOMAINS, EFFORTS, Domain, Effort
+from environments.trace import Segment
 from training import checkpoint, trainer
 from training.batches import micro_batches, pad, sampled_logprobs
 from training.context import StageContext, expert_stage
@@ -36,16 +37,19 @@ STAGE = "student"
 CELLS: tuple[tuple[Domain, Effort], ...] = tuple((d, e) for d in DOMAINS for e in EFFORTS)
 
 
-def teacher_view(rollout: Rollout, effort_tokens: list[int]) -> tuple[list[int], list[int]]:
-    """The student's tokens and mask without the effort message.
+def teacher_view(segment: Segment, effort_tokens: list[int]) -> tuple[list[int], list[int]]:
+    """The student's tokens and mask without the effort message. A sub-agent is shown none.
 
     Raises:
         InputError: the message is not where the harness puts it.
     """
+    tokens, mask = list(segment.tokens), list(segment.loss_mask)
     width = len(effort_tokens)
-    for start in range(len(rollout.tokens) - width):
-        if rollout.tokens[start : start + width] == effort_tokens:
-            return rollout.tokens[:start] + rollout.tokens[start + width :], rollout.mask[:start] + rollout.mask[start + width :]
+    for start in range(len(tokens) - width):
+        if tokens[start : start + width] == effort_tokens:
+            return tokens[:start] + tokens[start + width :], mask[:start] + mask[start + width :]
+    if segment.fork == "subagent":
+        return tokens, mask
     raise InputError("the student's prompt holds no effort message", "sample the student with an effort")
 
 
@@ -81,7 +85,7 @@ def run(context: StageContext) -> dict[str, Any]:
         _require_descent(context, domain, effort, start_id)
         teachers[domain, effort] = Llama.load(path)
         teacher_ids[domain, effort] = str(checkpoint.read_state(path)["checkpoint_id"])
-    effort_messages = {e: context.codec.encode(Message(role="system", content=EFFORT_LINES[e])) for e in EFFORTS}
+    effort_messages = {e: context.codec.encode(effort_message(e)) for e in EFFORTS}
     tasks = {d: context.selected(d) for d in DOMAINS}
     objective = K25Config(settings.log_ratio_low, settings.log_ratio_high, settings.log_ratio_penalty)
 
@@ -105,14 +109,14 @@ def run(context: StageContext) -> dict[str, Any]:
             (r for r in sample(engine, jobs, context.resources, context.codec, context.harness) if r.verdict is not None),
             key=lambda r: r.job.trajectory_id,
         )
-        cells = [_cell(r) for r in rollouts]
-        scores: list[list[float]] = [[] for _ in rollouts]
+        parts = [(_cell(r), s) for r in rollouts for s in r.trained]
+        scores: list[list[float]] = [[] for _ in parts]
         for cell in CELLS:  # ordered by teacher, so that one is at work at a time
-            mine = [i for i, c in enumerate(cells) if c == cell]
-            views = [teacher_view(rollouts[i], effort_messages[cell[1]]) for i in mine]
+            mine = [i for i, (c, _) in enumerate(parts) if c == cell]
+            views = [teacher_view(parts[i][1], effort_messages[cell[1]]) for i in mine]
             for i, values in zip(mine, teacher_logprobs(teachers[cell], views), strict=True):
                 scores[i] = values
-        batch = [Trajectory(r.tokens, r.logprobs, r.mask) for r in rollouts]
+        batch = [Trajectory(s.tokens, s.logprobs, s.loss_mask) for _, s in parts]
 
         def advantages(indices: list[int], logprobs_BT: Tensor, mask_BT: Tensor, scores: list[list[float]] = scores) -> Tensor:
             teacher_BT = torch.zeros_like(logprobs_BT)
@@ -127,7 +131,7 @@ def run(context: StageContext) -> dict[str, Any]:
         engine.refresh(step + 1)
         fed.update(r.job.task.task_id for r in rollouts)
         divergence = {
-            cell: _kl([rollouts[i] for i, c in enumerate(cells) if c == cell], [scores[i] for i, c in enumerate(cells) if c == cell])
+            cell: _kl([s for c, s in parts if c == cell], [scores[i] for i, (c, _) in enumerate(parts) if c == cell])
             for cell in CELLS
         }
         if step == 0:
@@ -147,13 +151,13 @@ def run(context: StageContext) -> dict[str, Any]:
             rollouts,
             policy=STAGE,
             checkpoint=f"{STAGE}@{step}",
-            teachers=[teacher_ids[c] for c in cells],
+            teachers=[teacher_ids[_cell(r)] for r in rollouts],
         )
         metrics.write(
             step,
             reverse_kl=mean(list(divergence.values())),
             pass_rate=mean([float(r.passed) for r in rollouts]),
-            **{f"tokens_{e}": mean([r.output_tokens for r, c in zip(rollouts, cells, strict=True) if c[1] == e]) for e in EFFORTS},
+            **{f"tokens_{e}": mean([r.output_tokens for r in rollouts if r.job.effort == e]) for e in EFFORTS},
             infrastructure_failures=len(jobs) - len(rollouts),
             step_s=time.monotonic() - started,
             **{f"train_{k}": v for k, v in report.items()},
@@ -182,12 +186,12 @@ def _cell(rollout: Rollout) -> tuple[Domain, Effort]:
     return rollout.job.task.domain, rollout.job.effort
 
 
-def _kl(rollouts: list[Rollout], scores: list[list[float]]) -> float:
+def _kl(segments: list[Segment], scores: list[list[float]]) -> float:
     """Monte-Carlo estimate of KL(student || teacher), nats a token."""
     ratios = [
         s - t
-        for r, ts in zip(rollouts, scores, strict=True)
-        for s, t in zip((lp for lp, m in zip(r.logprobs, r.mask, strict=True) if m), ts, strict=True)
+        for segment, ts in zip(segments, scores, strict=True)
+        for s, t in zip((lp for lp, m in zip(segment.logprobs, segment.loss_mask, strict=True) if m), ts, strict=True)
     ]
     return mean(ratios)
 

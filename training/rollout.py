@@ -1,4 +1,4 @@
-"""Token-level episodes over an engine: token in, token out, many at once.
+"""Trajectories from an engine: token in, token out, many at once.
 
 The engine batches continuously: a trajectory that waits for its environment holds no decode slot, and the next one is
 admitted as soon as a row is free. What the policy sampled is what is kept; nothing is tokenised twice.
@@ -9,18 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from environments.errors import AgentError, InfrastructureError
-from environments.families import make_environment
 from environments.harness.config import HarnessConfig
-from environments.harness.episode import Episode
-from environments.harness.xtml import Xtml
-from environments.protocols import GenerateRequest, Generation
+from environments.harness.loop import conclude, open_episode
+from environments.harness.tokens import ChatCodec, TokenEpisode
 from environments.resources import Resources
 from environments.task import Effort, TaskSpec
-from environments.trace import Segment, StopReason, ToolRecord, Trace
+from environments.trace import Segment, StopReason, SubagentRecord, ToolRecord, Trace
 from environments.verdict import Verdict
-from environments.verifiers import judge
 from training.engine.embedded import EmbeddedEngine
 
 
@@ -36,26 +33,32 @@ class Job:
     """Shown to the policy as an option message; None shows nothing."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Rollout:
     """A finished trajectory: exact tokens with log-probs and versions, and its verdict (None: infrastructure failed)."""
 
     job: Job
-    tokens: list[int]
-    logprobs: list[float]
-    versions: list[int]
-    mask: list[int]
+    segments: tuple[Segment, ...]
+    """One, unless context management or sub-agents forked it; a sampled token carries loss in one of them."""
     stop: StopReason
+    output_tokens: int
     thinking_tokens: int
     tool_calls: int
     malformed_calls: int
     verdict: Verdict | None
     wall_s: float
     records: list[ToolRecord] = field(default_factory=list)
+    subagents: tuple[SubagentRecord, ...] = ()
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        """All segments' tokens, one after the other."""
+        return [t for s in self.segments for t in s.tokens]
 
     @property
-    def output_tokens(self) -> int:
-        return sum(self.mask)
+    def trained(self) -> list[Segment]:
+        """The segments that carry loss."""
+        return [s for s in self.segments if any(s.loss_mask)]
 
     @property
     def passed(self) -> bool:
@@ -68,9 +71,6 @@ class Rollout:
 
     def trace(self, policy: str, harness: HarnessConfig, teacher: str | None = None) -> Trace:
         """The trajectory as a contract object."""
-        segment = Segment(
-            tokens=tuple(self.tokens), logprobs=tuple(self.logprobs), versions=tuple(self.versions), loss_mask=tuple(self.mask)
-        )
         return Trace(
             trajectory_id=self.job.trajectory_id,
             task_id=self.job.task.task_id,
@@ -80,106 +80,56 @@ class Rollout:
             policy=policy,
             teacher=teacher,
             trainable=True,
-            segments=(segment,),
+            segments=self.segments,
             tool_records=tuple(self.records),
             stop=self.stop,
             output_tokens=self.output_tokens,
             thinking_tokens=self.thinking_tokens,
             malformed_calls=self.malformed_calls,
+            subagents=self.subagents,
             timings={"total": self.wall_s},
             verdict=self.verdict,
         )
 
 
-class TokenEpisode:
-    """One episode on tokens: `tokens` is the whole context, `feed` appends a generation and the world's answer."""
+class Run:
+    """One job under way."""
 
-    def __init__(self, job: Job, resources: Resources, codec: Xtml, harness: HarnessConfig, window: int) -> None:
-        self.job, self.resources, self.codec, self.window = job, resources, codec, window
-        self.episode = Episode(make_environment(job.task, resources), harness, job.effort)
-        self.started = time.monotonic()
-        self.tokens: list[int] = []
-        self.logprobs: list[float] = []
-        self.versions: list[int] = []
-        self.mask: list[int] = []
-        self.thinking_tokens = 0
-        opening = [t for m in self.episode.start() for t in codec.encode(m)] + codec.generation_prefix
-        self._observe(opening[:window])
-        if len(opening) >= window and self.episode.stop is None:
-            self.episode.stop = "context"
+    def __init__(self, job: Job, resources: Resources, codec: ChatCodec, harness: HarnessConfig, window: int) -> None:
+        self.job, self.resources = job, resources
+        self.began = time.monotonic()
+        self.tokens = TokenEpisode(job.trajectory_id, job.seed, open_episode(job.task, resources, harness, job.effort), codec, window)
 
-    def _observe(self, tokens: list[int]) -> None:
-        self.tokens += tokens
-        self.logprobs += [0.0] * len(tokens)
-        self.versions += [-1] * len(tokens)
-        self.mask += [0] * len(tokens)
-
-    @property
     def done(self) -> bool:
-        return self.episode.stop is not None
-
-    def request(self) -> GenerateRequest:
-        """What the engine should generate next."""
-        left = min(self.job.task.budgets.output_tokens - sum(self.mask), self.window - len(self.tokens))
-        return GenerateRequest(
-            self.job.trajectory_id, self.tokens, max(1, left), frozenset({self.codec.end}), (self.job.seed, len(self.tokens))
-        )
-
-    def feed(self, generation: Generation) -> None:
-        """Append what was sampled, act on it, and append what the world answers."""
-        self.tokens = [*self.tokens, *generation.tokens]
-        self.logprobs += generation.logprobs
-        self.versions += generation.versions
-        self.mask += [1] * len(generation.tokens)
-        self.thinking_tokens += self.codec.thinking_length(generation.tokens)
-        if generation.finish != "stop":
-            self.episode.stop = "context" if len(self.tokens) >= self.window else "output_tokens"
-            return
-        try:
-            answers = self.episode.act(self.codec.decode_assistant(generation.tokens))
-        except AgentError as error:
-            answers = self.episode.refuse(error)
-        if not self.done:
-            observed = [t for m in answers for t in self.codec.encode(m)] + self.codec.generation_prefix
-            if len(self.tokens) + len(observed) >= self.window:  # nothing longer than the window may reach a trainer
-                self.episode.stop = "context"
-                return
-            self._observe(observed)
-            if sum(self.mask) >= self.job.task.budgets.output_tokens:
-                self.episode.stop = "output_tokens"
+        return self.tokens.done
 
     def finish(self) -> Rollout:
-        """Judge the outcome; a sandbox that fails meanwhile leaves no verdict."""
-        outcome = self.episode.finalize()
-        stop = self.episode.stop
-        assert stop is not None
-        verdict: Verdict | None = None
-        if stop != "infrastructure":
-            try:
-                verdict = judge(self.job.task, outcome, self.resources)
-            except InfrastructureError as error:
-                stop, self.episode.failure = "infrastructure", str(error)
+        episode = self.tokens.episode
+        stop, verdict = conclude(episode, self.resources)
+        segments, subagents = self.tokens.trace_parts()
         return Rollout(
             self.job,
-            self.tokens,
-            self.logprobs,
-            self.versions,
-            self.mask,
+            segments,
             stop,
-            self.thinking_tokens,
-            outcome.tool_calls,
-            self.episode.malformed,
+            self.tokens.output_tokens,
+            self.tokens.thinking_tokens,
+            episode.environment.outcome.tool_calls,
+            episode.malformed,
             verdict,
-            time.monotonic() - self.started,
-            self.episode.records,
+            time.monotonic() - self.began,
+            episode.records,
+            subagents,
         )
 
 
-def sample(engine: EmbeddedEngine, jobs: Iterable[Job], resources: Resources, codec: Xtml, harness: HarnessConfig) -> Iterator[Rollout]:
-    """Run all jobs to their end, yielding each as it finishes. At most `engine.capacity` are under way at once."""
+def sample(
+    engine: EmbeddedEngine, jobs: Iterable[Job], resources: Resources, codec: ChatCodec, harness: HarnessConfig
+) -> Iterator[Rollout]:
+    """Run all jobs to their end, yielding each as it finishes. At most `engine.capacity` conversations are under way at once."""
     window = engine.config.max_position_embeddings
     waiting = iter(jobs)
-    active: dict[str, TokenEpisode] = {}
+    active: dict[str, Run] = {}
+    """By request."""
     exhausted = False
     while True:
         while not exhausted and len(active) < engine.capacity:
@@ -187,20 +137,29 @@ def sample(engine: EmbeddedEngine, jobs: Iterable[Job], resources: Resources, co
             if job is None:
                 exhausted = True
                 break
-            episode = TokenEpisode(job, resources, codec, harness, window)
-            if episode.done:
-                yield episode.finish()
+            run = Run(job, resources, codec, harness, window)
+            requests = run.tokens.requests()
+            if run.done():
+                yield run.finish()
                 continue
-            active[job.trajectory_id] = episode
-            engine.add(episode.request())
+            for request in requests:
+                active[request.request_id] = run
+                engine.add(request)
         if not active:
             return
         for generation in engine.step():
-            episode = active[generation.request_id]
-            episode.feed(generation)
-            if episode.done:
+            run = active.pop(generation.request_id)
+            if run.done():  # a machine part of another of its conversations failed meanwhile
                 engine.release(generation.request_id)
-                del active[generation.request_id]
-                yield episode.finish()
-            else:
-                engine.add(episode.request())
+                continue
+            run.tokens.feed(generation)
+            requests = run.tokens.requests()
+            if generation.request_id not in {r.request_id for r in requests}:
+                engine.release(generation.request_id)
+            for request in requests:
+                active[request.request_id] = run
+                engine.add(request)
+            if run.done():
+                if left := [i for i, r in active.items() if r is run]:
+                    engine.abort(left)
+                yield run.finish()

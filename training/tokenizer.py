@@ -21,7 +21,8 @@ PAD = "[pad]"
 
 def element_tags(tools: Iterable[ToolSpec]) -> list[str]:
     """The opening and closing tags that single calls of `tools` need, in a stable order."""
-    headers = ["think", "response", "tools", 'message role="system"', 'message role="user"', 'message role="assistant"']
+    headers = ["think", "response", "tools"]
+    headers += [f'message role="{who}"' for who in ("system", 'system" option="tools', 'system" option="effort', "user", "assistant")]
     for tool in tools:
         headers += [f'call tool="{tool.name}" index="0"', f'message role="tool" tool="{tool.name}" index="0"']
         headers += [f'arg name="{p.name}"' for p in tool.parameters]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from environments.environment import Environment
 from environments.errors import InputError
 from environments.families.assistant import SettingsEnvironment
@@ -16,8 +18,11 @@ TOOLS: tuple[ToolSpec, ...] = tuple(
 """Every tool of every family."""
 
 
-def make_environment(task: TaskSpec, resources: Resources) -> Environment:
+def make_environment(task: TaskSpec, resources: Resources, extra_tools: Sequence[str] = ()) -> Environment:
     """A fresh environment for one episode of `task`.
+
+    Args:
+        extra_tools: tools of `environments.tools` that the harness needs beside the task's own.
 
     Raises:
         InputError: no such family, or the resources lack what the family needs.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from environments.environment import Environment
 from environments.errors import SandboxError
 from environments.families import make_environment
-from environments.harness.config import HarnessConfig
+from environments.harness.config import HarnessConfig, ToolModule
 from environments.harness.episode import Episode
 from environments.protocols import Outcome
 from environments.resources import Resources
@@ -20,7 +20,7 @@ from environments.verifiers import judge
 MakeEnvironment = Callable[[TaskSpec, Resources], Environment]
 """How an environment comes to be: `environments.families.make_environment`, or a planted one in tests."""
 
-_PLAIN = HarnessConfig(name="hardening", max_observation_chars=20_000)
+_PLAIN = HarnessConfig(name="hardening", tools=ToolModule(max_observation_chars=20_000))
 _RECORD_CHARS = 4_000
 _LINE_CHARS = 2_500
 """Kept of each call and answer: enough to replay every exploit but the longest answers."""

@@ -2,76 +2,61 @@
 
 An element is ``[open]tag attr="v"[sep] ... [close]tag[sep]``; a message runs from its opening element to
 ``[end_of_msg]``, the only stop token. Text can never forge structure: reserved tokens have ids that encoding text does
-not produce. String arguments are raw text; other types are compact JSON with a `type` attribute.
+not produce. String arguments are raw text; other types are compact JSON with a `type` attribute. Pictures are elements
+after a message's text. A call whose arguments could not be read stands in the history as the bare text of them.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
-from environments.errors import MalformedCallError
-from environments.task import Message, ToolCall
+from environments.errors import InputError
+from environments.harness.xtml_stream import Span, StreamDecoder
+from environments.harness.xtml_tags import (
+    CLOSE,
+    END,
+    MAX_INDEX,
+    OPEN,
+    RESERVED,
+    SEP,
+    Structure,
+    TextTokenizer,
+    argument_header,
+    call_header,
+    quote,
+)
+from environments.task import Message, ToolCall, ToolSpec
 
-OPEN, SEP, CLOSE, END = "[open]", "[sep]", "[close]", "[end_of_msg]"
-RESERVED = (OPEN, SEP, CLOSE, END)
-
-
-class TextTokenizer(Protocol):
-    """What the codec needs of a tokenizer."""
-
-    reserved: dict[str, int]
-    """Ids of `RESERVED`; never produced by `encode`."""
-    elements: dict[str, int]
-    """Whole tags that have an id of their own, such as ``[open]call tool="search" index="0"[sep]`` or ``[close]arg[sep]``."""
-
-    def encode(self, text: str) -> list[int]: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-
-def _attributes(header: str) -> tuple[str, dict[str, str]]:
-    match = re.fullmatch(r'(\w+)((?: \w+="[^"]*")*)', header)
-    if match is None:
-        raise MalformedCallError(f"the element header {header!r:.80} is not XTML", 'write tag attr="value"')
-    return match[1], dict(re.findall(r' (\w+)="([^"]*)"', match[2]))
-
-
-def _quote(value: str) -> str:
-    return json.dumps(value)[1:-1].replace('\\"', "\\u0022")
-
-
-def _unquote(value: str) -> str:
-    try:
-        text = str(json.loads(f'"{value}"'))
-        text.encode()  # an escape can spell a lone surrogate
-        return text
-    except ValueError as error:
-        raise MalformedCallError(f"the attribute value {value!r:.40} has a broken escape", "use JSON's escapes") from error
+__all__ = ["CLOSE", "END", "OPEN", "RESERVED", "SEP", "Span", "StreamDecoder", "TextTokenizer", "Xtml"]
 
 
 class Xtml:
-    """Encoder and decoder over one tokenizer."""
+    """Encoder and decoder over one tokenizer. `thinking=False` everywhere means instruct mode: the answer comes at once."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self.tokenizer = tokenizer
+        self.structure = Structure(tokenizer)
         self.open, self.sep, self.close, self.end = (tokenizer.reserved[r] for r in RESERVED)
-        self._elements = {i: (text.startswith(OPEN), text.split("]", 1)[1].removesuffix(SEP)) for text, i in tokenizer.elements.items()}
-        """Id -> (opens, header) of the tags with an id of their own."""
         self._closing_think = tokenizer.elements.get(f"{CLOSE}think{SEP}", self.close)
         self._text_cache: dict[str, list[int]] = {}
 
     # --- encoding ---
 
     def _text(self, text: str) -> list[int]:
-        if len(text) > 400:
-            return self.tokenizer.encode(text)
-        if text not in self._text_cache:
+        known = self._text_cache.get(text)
+        if known is not None:
+            return known
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{text!r:.60} holds a lone surrogate", "replace it: no tokenizer takes half a character") from error
+        ids = self.tokenizer.encode(text)
+        if len(text) <= 400:
             if len(self._text_cache) > 100_000:
                 self._text_cache.clear()
-            self._text_cache[text] = self.tokenizer.encode(text)
-        return self._text_cache[text]
+            self._text_cache[text] = ids
+        return ids
 
     def _tag(self, bracket: str, header: str) -> list[int]:
         known = self.tokenizer.elements.get(f"{bracket}{header}{SEP}")
@@ -84,160 +69,116 @@ class Xtml:
 
     def _argument(self, name: str, value: object) -> list[int]:
         if isinstance(value, str):
-            return self._element(f'arg name="{_quote(name)}"', self._text(value))
+            return self._element(argument_header(name), self._text(value))
         kind = {bool: "boolean", int: "integer", float: "number"}.get(type(value), "json")
-        return self._element(f'arg name="{_quote(name)}" type="{kind}"', self._text(json.dumps(value, separators=(",", ":"))))
+        try:
+            text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"argument {name!r:.40} is not JSON: {value!r:.60}", "pass plain finite values") from error
+        return self._element(argument_header(name, kind), self._text(text))
 
-    def assistant_body(self, message: Message) -> list[int]:
-        """What the policy itself produces: everything after `generation_prefix`, the end token included."""
-        ids = [*self._text(message.thinking), *self._tag(CLOSE, "think")]
-        if message.content:
-            ids += self._element("response", self._text(message.content))
-        if message.calls:
-            calls: list[int] = []
-            for call in message.calls:
-                body = [t for name, value in call.arguments.items() for t in self._argument(name, value)]
-                calls += self._element(f'call tool="{_quote(call.tool)}" index="{call.index}"', body)
-            ids += self._element("tools", calls)
-        return [*ids, self.end]
+    def _call(self, call: ToolCall) -> list[int]:
+        if call.malformed and call.arguments:
+            raise InputError(f"a malformed call of {call.tool!r:.40} has arguments", "give it either")
+        if not 0 <= call.index <= MAX_INDEX:
+            raise InputError(f"call index {call.index} is not in 0 to {MAX_INDEX}", "number the calls of a message from 0")
+        body = self._text(call.malformed) if call.malformed else [t for name, v in call.arguments.items() for t in self._argument(name, v)]
+        return self._element(call_header(call.tool, call.index), body)
+
+    def _content(self, message: Message) -> list[int]:
+        pictures = [t for i in message.images for t in self._element(f'image type="{i.media_type}"', self._text(i.data))]
+        return [*self._text(message.content), *pictures]
+
+    def _tools(self, message: Message) -> list[int]:
+        return self._element("tools", [t for call in message.calls for t in self._call(call)]) if message.calls else []
+
+    def assistant_body(self, message: Message, thinking: bool = True) -> list[int]:
+        """What the policy itself produces: everything after the generation prefix, the end token included.
+
+        Raises:
+            InputError: thinking in instruct mode, a value that is not JSON, a lone surrogate, or an index out of range.
+        """
+        if thinking:
+            ids = [*self._text(message.thinking), *self._tag(CLOSE, "think")]
+            if message.content or message.images:
+                ids += self._element("response", self._content(message))
+        else:
+            if message.thinking:
+                raise InputError(f"instruct mode has no room for thinking: {message.thinking!r:.60}", "encode it in thinking mode")
+            ids = [*self._content(message), *self._tag(CLOSE, "response")]
+        return [*ids, *self._tools(message), self.end]
 
     @property
     def generation_prefix(self) -> list[int]:
         """Opens an assistant message in thinking mode."""
-        return [*self._tag(OPEN, 'message role="assistant"'), *self._tag(OPEN, "think")]
+        return self.prefix()
 
-    def encode(self, message: Message) -> list[int]:
-        """One whole message."""
-        if message.role == "assistant":
-            return self.generation_prefix + self.assistant_body(message)
+    def prefix(self, thinking: bool = True) -> list[int]:
+        """Opens an assistant message; this alone selects thinking or instruct mode."""
+        return [*self._tag(OPEN, 'message role="assistant"'), *self._tag(OPEN, "think" if thinking else "response")]
+
+    def encode(self, message: Message, thinking: bool = True) -> list[int]:
+        """One whole message. Fields that are unusual for its role are encoded too: `decode` gives back what came in.
+
+        Raises:
+            InputError: as `assistant_body`; an index out of range.
+        """
+        if not 0 <= message.index <= MAX_INDEX:
+            raise InputError(f"message index {message.index} is not in 0 to {MAX_INDEX}", "repeat the call's")
         header = f'message role="{message.role}"'
-        if message.role == "tool":
-            header += f' tool="{_quote(message.tool)}" index="{message.index}"'
-        return [*self._tag(OPEN, header), *self._text(message.content), self.end]
+        if message.option:
+            header += f' option="{message.option}"'
+        if message.role == "tool" or message.tool or message.index:
+            header += f' tool="{quote(message.tool)}" index="{message.index}"'
+        ids = self._tag(OPEN, header)
+        if message.role == "assistant":
+            return [*ids, *self._tag(OPEN, "think" if thinking else "response"), *self.assistant_body(message, thinking)]
+        thoughts = self._element("think", self._text(message.thinking)) if message.thinking else []
+        return [*ids, *self._content(message), *thoughts, *self._tools(message), self.end]
 
     # --- decoding ---
 
-    def thinking_length(self, body: Sequence[int]) -> int:
-        """Tokens of thinking in a sampled body: those before it is closed."""
-        return next((i for i, t in enumerate(body) if t in (self._closing_think, self.close)), len(body))
+    def stream(self, thinking: bool = True, tools: Sequence[ToolSpec] | None = None) -> StreamDecoder:
+        """A decoder for what a policy samples after the prefix; with `tools`, its spans also cover calls that these do not take."""
+        return StreamDecoder(self.structure, "think" if thinking else "response", tools)
 
-    def _items(self, body: Sequence[int]) -> Iterator[tuple[str, str]]:
-        """The body as ("open", header), ("close", tag), ("text", text) and ("end", "") items."""
-        text: list[int] = []
-        position = 0
-        while position < len(body):
-            token = body[position]
-            position += 1
-            if token not in self._elements and token not in (self.open, self.close, self.end, self.sep):
-                text.append(token)
-                continue
-            if text:
-                yield "text", self.tokenizer.decode(text)
-                text = []
-            if token == self.end:
-                yield "end", ""
-            elif token in self._elements:
-                opens, header = self._elements[token]
-                yield ("open" if opens else "close"), header
-            elif token == self.sep:
-                raise MalformedCallError("a separator stands outside a tag", "write [open]tag[sep] or [close]tag[sep]")
-            else:
-                stop = next((i for i in range(position, len(body)) if body[i] == self.sep), None)
-                header_ids = body[position : len(body) if stop is None else stop]
-                if stop is None or any(t in self._elements or t in (self.open, self.close, self.end) for t in header_ids):
-                    raise MalformedCallError("a tag is not ended", "end every tag with [sep]")
-                yield ("open" if token == self.open else "close"), self.tokenizer.decode(header_ids)
-                position = stop + 1
-        raise MalformedCallError("the message is cut short", "close every element and end the message")
-
-    def decode_assistant(self, body: Sequence[int]) -> Message:
-        """Parse what a policy sampled after `generation_prefix`.
+    def decode(self, ids: Sequence[int]) -> Message:
+        """Parse one whole message of any role, from its opening tag to its end token.
 
         Raises:
             MalformedCallError: it is not a well-formed message.
         """
-        reader = _Reader(self._items(body))
-        thinking = reader.text_until_close("think")
-        content, calls = "", []
-        while reader.kind != "end":
-            tag, _ = _attributes(reader.opening())
-            if tag == "response":
-                content = reader.text_until_close("response")
-            elif tag == "tools":
-                while reader.kind == "open":
-                    calls.append(_call(reader))
-                reader.closing("tools")
-            else:
-                raise MalformedCallError(f"there is no channel {tag!r:.40}", "use think, response or tools")
-        return Message(role="assistant", thinking=thinking, content=content, calls=tuple(calls))
+        decoder = StreamDecoder(self.structure, "message")
+        decoder.feed(ids)
+        return decoder.result()
+
+    def decode_assistant(self, body: Sequence[int], thinking: bool = True) -> Message:
+        """Parse what a policy sampled after the prefix. A call that cannot be read comes back as malformed.
+
+        Raises:
+            MalformedCallError: it is not a well-formed message.
+        """
+        decoder = self.stream(thinking)
+        decoder.feed(body)
+        return decoder.result()
+
+    def malformed_spans(self, body: Sequence[int], tools: Sequence[ToolSpec] | None = None, thinking: bool = True) -> list[Span]:
+        """Which tokens of a sampled body are malformed: the h of behaviour regularisation (MiMo V2.6, eq. 5).
+
+        A call that cannot be read or, given `tools`, is of an unknown tool counts whole; of a bad argument its element; of a
+        missing one the tag that closes the call without it; of a broken message everything from where it broke. Spans are in
+        order and do not overlap. A body that was cut short is not malformed for that.
+        """
+        decoder = self.stream(thinking, tools)
+        decoder.feed(body)
+        return decoder.spans
+
+    def thinking_length(self, body: Sequence[int], thinking: bool = True) -> int:
+        """Tokens of thinking in a sampled body: those before it is closed."""
+        if not thinking:
+            return 0
+        return next((i for i, t in enumerate(body) if t in (self._closing_think, self.close)), len(body))
 
     def transcript(self, ids: Sequence[int]) -> str:
         """All tokens as text, reserved ones spelled out: for people to read."""
-        names = {i: text for text, i in [*self.tokenizer.reserved.items(), *self.tokenizer.elements.items()]}
-        out: list[str] = []
-        text: list[int] = []
-        for token in ids:
-            if token in names:
-                out += [self.tokenizer.decode(text), names[token]]
-                text = []
-            else:
-                text.append(token)
-        return "".join([*out, self.tokenizer.decode(text)])
-
-
-class _Reader:
-    """A cursor over one message's items, one ahead."""
-
-    def __init__(self, items: Iterator[tuple[str, str]]) -> None:
-        self._items = items
-        self.kind, self.value = next(items)
-
-    def _next(self) -> None:
-        self.kind, self.value = next(self._items)
-
-    def opening(self) -> str:
-        if self.kind != "open":
-            raise MalformedCallError(f"{self.value!r:.40} stands where an element must open", "put text inside a channel")
-        header = self.value
-        self._next()
-        return header
-
-    def text_until_close(self, tag: str) -> str:
-        text = ""
-        if self.kind == "text":
-            text = self.value
-            self._next()
-        self.closing(tag)
-        return text
-
-    def closing(self, tag: str) -> None:
-        if self.kind != "close" or self.value != tag:
-            raise MalformedCallError(f"{self.kind} {self.value!r:.40} stands where {tag} must close", f"close {tag}")
-        self._next()
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _call(reader: _Reader) -> ToolCall:
-    tag, attributes = _attributes(reader.opening())
-    if tag != "call" or "tool" not in attributes or not re.fullmatch(r"[0-9]{1,4}", attributes.get("index", "0")):
-        raise MalformedCallError(f"expected a call, got {tag!r:.40}", 'write call tool="name" index="0"')
-    arguments: dict[str, object] = {}
-    while reader.kind == "open":
-        arg_tag, arg = _attributes(reader.opening())
-        if arg_tag != "arg" or "name" not in arg:
-            raise MalformedCallError(f"expected an argument, got {arg_tag!r:.40}", 'write arg name="name"')
-        text = reader.text_until_close("arg")
-        if "type" in arg:
-            try:
-                value = json.loads(text, parse_constant=_no_constant)
-                json.dumps(value, ensure_ascii=False).encode()  # an escape can spell a lone surrogate
-            except (ValueError, RecursionError) as error:
-                raise MalformedCallError(f"argument {arg['name']!r:.40} is not JSON: {text!r:.40}", "write compact JSON") from error
-            arguments[_unquote(arg["name"])] = value
-        else:
-            arguments[_unquote(arg["name"])] = text
-    reader.closing("call")
-    return ToolCall(tool=_unquote(attributes["tool"]), arguments=arguments, index=int(attributes.get("index", "0")))
+        return self.structure.spell(ids)

@@ -114,6 +114,11 @@ class Bench:
         return sum(self.reward(r) == 1.0 for r in found) / len(found)
 
 
+def trajectory(rollout: Rollout) -> Trajectory:
+    (segment,) = rollout.segments
+    return Trajectory(segment.tokens, segment.logprobs, segment.loss_mask)
+
+
 def copy_of(model: Llama) -> Llama:
     twin = Llama(model.config)
     twin.load_state_dict(model.state_dict())
@@ -128,7 +133,7 @@ def train_expert(bench: Bench, start: Llama) -> Llama:
         advantages = group_advantages([bench.reward(r) for r in rollouts], [r.job.group for r in rollouts])
         useful = [i for i, a in enumerate(advantages) if a]
         if useful:
-            batch = [Trajectory(rollouts[i].tokens, rollouts[i].logprobs, rollouts[i].mask) for i in useful]
+            batch = [trajectory(rollouts[i]) for i in useful]
             trainer.step(model, optimizer, batch, trainer.per_sequence([advantages[i] for i in useful]), K25Config(), 1.0)
     return model
 
@@ -138,7 +143,8 @@ def distil(bench: Bench, start: Llama, teacher: Llama) -> Llama:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(STUDENT_STEPS):
         rollouts = bench.rollouts(model, bench.rng.sample(bench.train, PROMPTS * SAMPLES), 1, f"mopd-{step}")
-        scores = teacher_logprobs(teacher, [(r.tokens, r.mask) for r in rollouts])
+        batch = [trajectory(r) for r in rollouts]
+        scores = teacher_logprobs(teacher, [(list(t.tokens), list(t.mask)) for t in batch])
 
         def advantages(
             indices: list[int], logprobs_BT: torch.Tensor, mask_BT: torch.Tensor, scores: list[list[float]] = scores
@@ -148,7 +154,7 @@ def distil(bench: Bench, start: Llama, teacher: Llama) -> Llama:
                 teacher_BT[row, mask_BT[row] > 0] = torch.tensor(scores[i])
             return reverse_kl_reward(teacher_BT, logprobs_BT, mask_BT, 5.0)
 
-        trainer.step(model, optimizer, [Trajectory(r.tokens, r.logprobs, r.mask) for r in rollouts], advantages, K25Config(), 1.0)
+        trainer.step(model, optimizer, batch, advantages, K25Config(), 1.0)
     return model
 
 

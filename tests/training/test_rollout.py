@@ -11,8 +11,9 @@ import pytest
 
 from environments import verifiers
 from environments.errors import InputError, SandboxError
-from environments.harness.config import EFFORT_LINES, LAPTOP
+from environments.harness.config import EFFORT_LINES, LAPTOP, effort_message
 from environments.harness.loop import run_messages
+from environments.harness.opening import opening
 from environments.protocols import Generation
 from environments.resources import Resources
 from environments.task import EFFORTS, Budgets, Effort, Message, TaskSpec, ToolCall
@@ -27,7 +28,7 @@ from training import trivial
 from training.demonstrations import encode, replay
 from training.engine.embedded import EmbeddedEngine
 from training.mopd import teacher_logprobs, teacher_view
-from training.rollout import Job, Rollout, TokenEpisode, sample
+from training.rollout import Job, Rollout, Run, sample
 
 CODEC = make_codec()
 POLICY = policy_for(CODEC)
@@ -50,14 +51,21 @@ def generation(tokens: list[int], finish: str = "stop") -> Generation:
 
 def play(
     task: TaskSpec, resources: Resources, bodies: Sequence[list[int]], effort: Effort | None = None, window: int = 4096
-) -> tuple[Rollout, TokenEpisode]:
+) -> Rollout:
     """Feed given bodies as if they had been sampled."""
-    episode = TokenEpisode(Job("t", task, 1, effort=effort), resources, CODEC, LAPTOP, window)
+    run = Run(Job("t", task, 1, effort=effort), resources, CODEC, LAPTOP, window)
     for body in bodies:
-        if episode.done:
+        if not run.tokens.requests():
             break
-        episode.feed(generation(body))
-    return episode.finish(), episode
+        run.tokens.feed(generation(body))
+    run.tokens.requests()
+    return run.finish()
+
+
+def sampled(rollout: Rollout) -> list[int]:
+    """The tokens that carry loss."""
+    (segment,) = rollout.segments
+    return [t for t, m in zip(segment.tokens, segment.loss_mask, strict=True) if m]
 
 
 def untrained(
@@ -81,23 +89,25 @@ def test_every_episode_of_an_untrained_model_ends_typed_with_its_exact_tokens(ef
         assert r.stop in STOPS
         assert r.verdict is not None
         assert r.verdict.status in ("fail", "pass")
-        assert len(r.tokens) == len(r.logprobs) == len(r.versions) == len(r.mask) <= 256
+        (segment,) = r.segments
+        assert len(segment.tokens) == len(segment.logprobs) == len(segment.versions) == len(segment.loss_mask) <= 256
         assert 0 < r.output_tokens <= r.job.task.budgets.output_tokens
         assert r.thinking_tokens <= r.output_tokens
-        for logprob, version, mask in zip(r.logprobs, r.versions, r.mask, strict=True):
+        for logprob, version, mask in zip(segment.logprobs, segment.versions, segment.loss_mask, strict=True):
             assert (version == 0 and logprob <= 0 and math.isfinite(logprob)) if mask else (version == -1 and logprob == 0.0)
         trace = r.trace("p", LAPTOP)
         assert (trace.trainable, trace.stop, trace.effort, trace.output_tokens) == (True, r.stop, effort, r.output_tokens)
         assert trace.segments[0].tokens == tuple(r.tokens)
-        opening = [t for m in LAPTOP.opening(r.job.task.prompt, (), effort)[1:] for t in CODEC.encode(m)]
-        assert CODEC.transcript(opening) in CODEC.transcript(r.tokens)
+        before = [t for m in opening(LAPTOP, r.job.task.prompt, (), effort)[1:] for t in CODEC.encode(m)]
+        assert CODEC.transcript(before) in CODEC.transcript(r.tokens)
 
 
 def test_recorded_logprobs_are_the_policys_own(resources: Resources) -> None:
     rollouts = untrained([settings_task(resources.vault)], resources)
-    again = teacher_logprobs(POLICY, [(r.tokens, r.mask) for r in rollouts])
-    for r, scores in zip(rollouts, again, strict=True):
-        assert [lp for lp, m in zip(r.logprobs, r.mask, strict=True) if m] == pytest.approx(scores, abs=1e-4)
+    segments = [r.segments[0] for r in rollouts]
+    again = teacher_logprobs(POLICY, [(list(s.tokens), list(s.loss_mask)) for s in segments])
+    for s, scores in zip(segments, again, strict=True):
+        assert [lp for lp, m in zip(s.logprobs, s.loss_mask, strict=True) if m] == pytest.approx(scores, abs=1e-4)
 
 
 def test_a_trajectory_is_the_same_whatever_it_is_batched_with(resources: Resources) -> None:
@@ -115,9 +125,9 @@ def test_a_trajectory_is_the_same_whatever_it_is_batched_with(resources: Resourc
 def test_the_reference_passes_token_by_token(make: Any, resources: Resources) -> None:
     task = make(resources.vault)
     bodies = [CODEC.assistant_body(m) for m in reference(task, resources)]
-    rollout, _ = play(task, resources, bodies)
+    rollout = play(task, resources, bodies)
     assert (rollout.stop, rollout.passed, rollout.malformed_calls) == ("submitted", True, 0)
-    assert [t for t, m in zip(rollout.tokens, rollout.mask, strict=True) if m] == [t for b in bodies for t in b]
+    assert sampled(rollout) == [t for b in bodies for t in b]
     assert rollout.output_tokens == sum(map(len, bodies))
     assert rollout.tool_calls == len(bodies)
     assert rollout.effort_tokens == (rollout.thinking_tokens if task.domain == "general" else rollout.output_tokens)
@@ -128,27 +138,30 @@ def test_a_malformed_message_is_answered_and_the_episode_goes_on(resources: Reso
     broken = [*CODEC.tokenizer.encode("hm"), CODEC.close, CODEC.end]
     wrong_tool = CODEC.assistant_body(Message(role="assistant", calls=(ToolCall(tool="shell"),)))
     bodies = [broken, wrong_tool, *(CODEC.assistant_body(m) for m in reference(task, resources))]
-    rollout, _ = play(task, resources, bodies)
+    rollout = play(task, resources, bodies)
     assert (rollout.stop, rollout.passed, rollout.malformed_calls) == ("submitted", True, 2)
     assert [r.error for r in rollout.records[:2]] == ["MalformedCallError", "UnknownToolError"]
     read = CODEC.transcript(rollout.tokens)
     assert "error: a tag is not ended" in read
     assert "error: there is no tool 'shell'" in read
-    assert [t for t, m in zip(rollout.tokens, rollout.mask, strict=True) if m][: len(broken)] == broken  # kept as sampled
+    assert sampled(rollout)[: len(broken)] == broken  # kept as sampled
 
 
 def test_output_and_window_limits_end_an_episode(resources: Resources) -> None:
     budgets = Budgets(steps=8, output_tokens=20, wall_s=60, submissions=1)
     task = settings_task(resources.vault, budgets=budgets)
-    episode = TokenEpisode(Job("t", task, 1), resources, CODEC, LAPTOP, 4096)
-    assert episode.request().max_new_tokens == 20
-    episode.feed(generation([5] * 20, "length"))
-    assert (episode.finish().stop, episode.thinking_tokens) == ("output_tokens", 20)
-    length = len(episode.tokens) - 20
-    episode = TokenEpisode(Job("t", task, 1), resources, CODEC, LAPTOP, length + 4)
-    assert episode.request().max_new_tokens == 4
-    episode.feed(generation([5] * 4, "length"))
-    rollout = episode.finish()
+    run = Run(Job("t", task, 1), resources, CODEC, LAPTOP, 4096)
+    (request,) = run.tokens.requests()
+    assert request.max_new_tokens == 20
+    length = len(request.prefix)
+    run.tokens.feed(generation([5] * 20, "length"))
+    rollout = run.finish()
+    assert (rollout.stop, rollout.thinking_tokens) == ("output_tokens", 20)
+    run = Run(Job("t", task, 1), resources, CODEC, LAPTOP, length + 4)
+    (request,) = run.tokens.requests()
+    assert request.max_new_tokens == 4
+    run.tokens.feed(generation([5] * 4, "length"))
+    rollout = run.finish()
     assert rollout.stop == "context"
     assert rollout.verdict is not None
     assert rollout.verdict.status == "fail"
@@ -156,12 +169,13 @@ def test_output_and_window_limits_end_an_episode(resources: Resources) -> None:
 
 def test_each_turn_is_keyed_by_its_position(resources: Resources) -> None:
     task = settings_task(resources.vault)
-    episode = TokenEpisode(Job("t", task, 77), resources, CODEC, LAPTOP, 4096)
-    first = episode.request()
-    episode.feed(generation(CODEC.assistant_body(reference(task, resources)[0])))
-    second = episode.request()
-    assert (first.key, second.key) == ((77, len(first.prefix)), (77, len(second.prefix)))
-    assert list(second.prefix[: len(first.prefix)]) == list(first.prefix)
+    tokens = Run(Job("t", task, 77), resources, CODEC, LAPTOP, 4096).tokens
+    (first,) = tokens.requests()
+    seen = list(first.prefix)
+    tokens.feed(generation(CODEC.assistant_body(reference(task, resources)[0])))
+    (second,) = tokens.requests()
+    assert (first.key, second.key) == ((77, len(seen)), (77, len(second.prefix)))
+    assert list(second.prefix[: len(seen)]) == seen
 
 
 # --- what breaks ---
@@ -185,7 +199,7 @@ def test_a_broken_machine_is_no_verdict_and_the_other_trajectories_go_on(
         raise SandboxError("the sandbox died", "run again")
 
     monkeypatch.setattr(
-        *(("environments.families.assistant.SettingsEnvironment.setup", broken) if where == "setup" else ("training.rollout.judge", broken))
+        *(("environments.families.assistant.SettingsEnvironment.setup", broken) if where == "setup" else ("environments.harness.loop.judge", broken))
     )
     rollouts = untrained([settings_task(resources.vault)], resources, samples=3)
     assert [(r.stop, r.verdict, r.passed) for r in rollouts] == [("infrastructure", None, False)] * 3
@@ -200,7 +214,7 @@ def test_a_crashing_verifier_is_no_verdict_and_no_reward(resources: Resources, m
 
     monkeypatch.setitem(verifiers._registry, "crashes", lambda _: Crashes())
     task = settings_task(resources.vault, kind="crashes")
-    rollout, _ = play(task, resources, [CODEC.assistant_body(m) for m in reference(task, resources)])
+    rollout = play(task, resources, [CODEC.assistant_body(m) for m in reference(task, resources)])
     assert rollout.stop == "submitted"
     assert rollout.verdict is not None
     assert (rollout.verdict.status, rollout.verdict.reward, rollout.passed) == ("no-verdict", None, False)
@@ -233,9 +247,9 @@ def test_encode_learns_what_was_said(resources: Resources) -> None:
     assert tokens == [t for m in verified.messages for t in CODEC.encode(m)]
     assert [t for t, m in zip(tokens, mask, strict=True) if m] == [t for m in tries for t in CODEC.assistant_body(m)]
     # The same episode as the rollout would see it: a policy is trained on the prefixes that it will meet.
-    rollout, _ = play(task, resources, [CODEC.assistant_body(m) for m in tries])
+    rollout = play(task, resources, [CODEC.assistant_body(m) for m in tries])
     assert rollout.tokens == tokens
-    assert rollout.mask == mask
+    assert list(rollout.segments[0].loss_mask) == mask
 
 
 @pytest.mark.parametrize("fit", [0.0, 0.6, 1.0])
@@ -250,7 +264,7 @@ def test_encode_shows_effort_where_the_harness_does_and_as_often_as_told_the_one
         tokens, mask = encode(verified, CODEC, rng, effort_share=0.5, effort_fit=fit)
         shown = [e for e in EFFORTS if EFFORT_LINES[e] in CODEC.transcript(tokens)]
         seen += shown or [None]
-        prompt = [t for m in LAPTOP.opening(task.prompt, (), shown[0] if shown else None)[1:] for t in CODEC.encode(m)]
+        prompt = [t for m in opening(LAPTOP, task.prompt, (), shown[0] if shown else None)[1:] for t in CODEC.encode(m)]
         declaration = len(CODEC.encode(verified.messages[0]))
         assert tokens[declaration : declaration + len(prompt)] == prompt
         assert not any(mask[: declaration + len(prompt)])
@@ -267,19 +281,20 @@ def test_encode_shows_effort_where_the_harness_does_and_as_often_as_told_the_one
 def test_the_teacher_sees_everything_but_the_effort_message(effort: Effort, resources: Resources) -> None:
     task = settings_task(resources.vault)
     bodies = [CODEC.assistant_body(m) for m in reference(task, resources)]
-    shown, _ = play(task, resources, bodies, effort=effort)
-    plain, _ = play(task, resources, bodies)
-    option = CODEC.encode(Message(role="system", content=EFFORT_LINES[effort]))
-    assert teacher_view(shown, option) == (plain.tokens, plain.mask)
+    shown = play(task, resources, bodies, effort=effort)
+    plain = play(task, resources, bodies)
+    option = CODEC.encode(effort_message(effort))
+    (with_effort,), (without,) = shown.segments, plain.segments
+    assert teacher_view(with_effort, option) == (list(without.tokens), list(without.loss_mask))
     assert len(shown.tokens) == len(plain.tokens) + len(option)
     with pytest.raises(InputError, match="no effort message"):
-        teacher_view(plain, option)
+        teacher_view(without, option)
 
 
 def test_teacher_logprobs_are_those_of_sampled_tokens_in_order(resources: Resources) -> None:
     rollouts = untrained([settings_task(resources.vault), search_task(resources.vault)], resources, samples=2)
     teacher = policy_for(CODEC, seed=9)
-    views = [(r.tokens, r.mask) for r in rollouts]
+    views = [(list(r.segments[0].tokens), list(r.segments[0].loss_mask)) for r in rollouts]
     together = teacher_logprobs(teacher, views)
     engine = EmbeddedEngine(teacher, rows=1)
     for (tokens, mask), found in zip(views, together, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,9 +12,10 @@ from environments import verifiers
 from environments.environment import Environment
 from environments.errors import EngineError, MalformedCallError, SandboxError
 from environments.families import make_environment
-from environments.harness.config import EFFORT_LINES, ENDPOINT, LAPTOP, HarnessConfig
+from environments.harness.config import EFFORT_LINES, ENDPOINT, LAPTOP, HarnessConfig, ToolModule
 from environments.harness.episode import Episode
 from environments.harness.loop import run_messages
+from environments.policies import ScriptedPolicy
 from environments.resources import Resources
 from environments.task import Budgets, Message, TaskSpec, ToolCall, ToolParameter, ToolSpec
 from environments.vault import Vault
@@ -22,18 +23,16 @@ from environments.verdict import Verdict
 from tests.environments.small_tasks import make_resources, message, settings_task
 
 
-class Scripted:
-    """Says its lines, then nothing more."""
-
-    name = "scripted"
+class Recording(ScriptedPolicy):
+    """Keeps what it was shown."""
 
     def __init__(self, *lines: Message) -> None:
-        self.lines = list(lines)
+        super().__init__(*lines)
         self.seen: list[list[Message]] = []
 
     def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         self.seen.append(list(messages))
-        return self.lines.pop(0) if self.lines else Message(role="assistant", content="done")
+        return super().reply(messages, tools)
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_an_unparsable_message_is_answered_and_costs_a_step(resources: Resources
     episode = start(settings_task(resources.vault, budgets=budgets(steps=2)), resources)
     answers = episode.refuse(MalformedCallError("the message is cut short", "end it"))
     assert answers == [Message(role="tool", content="error: the message is cut short. Fix: end it")]
-    assert episode.messages[-1] == answers[0]
+    assert episode.messages[-2:] == [Message(role="assistant"), *answers]
     assert episode.refuse(MalformedCallError("again", "end it")) == []
     assert (episode.stop, episode.malformed, episode.steps) == ("steps", 2, 2)
 
@@ -174,7 +173,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
 def test_a_broken_machine_stops_the_episode_without_a_verdict(where: str, resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
     task = settings_task(resources.vault)
     _break(monkeypatch, where)
-    policy = Scripted(*resources.vault.get_reference(task.reference_sha256))
+    policy = Recording(*resources.vault.get_reference(task.reference_sha256))
     trace = run_messages(policy, task, resources)
     assert (trace.stop, trace.verdict, trace.malformed_calls) == ("infrastructure", None, 0)
     assert len(policy.seen) == (0 if where == "setup" else 1)
@@ -187,7 +186,7 @@ def test_a_sandbox_that_fails_while_judging_leaves_no_verdict(resources: Resourc
         raise SandboxError("the sandbox died", "run again")
 
     monkeypatch.setattr("environments.harness.loop.judge", broken)
-    trace = run_messages(Scripted(message("submit")), task, resources)
+    trace = run_messages(ScriptedPolicy(message("submit")), task, resources)
     assert (trace.stop, trace.verdict) == ("infrastructure", None)
 
 
@@ -199,7 +198,7 @@ def test_a_crashing_verifier_is_no_verdict_and_no_reward(resources: Resources, m
             raise ZeroDivisionError("oops")
 
     monkeypatch.setitem(verifiers._registry, "crashes", lambda _: Crashes())
-    trace = run_messages(Scripted(message("submit")), settings_task(resources.vault, kind="crashes"), resources)
+    trace = run_messages(ScriptedPolicy(message("submit")), settings_task(resources.vault, kind="crashes"), resources)
     assert trace.stop == "submitted"
     assert trace.verdict is not None
     assert (trace.verdict.status, trace.verdict.reward, trace.verdict.score) == ("no-verdict", None, None)
@@ -207,7 +206,7 @@ def test_a_crashing_verifier_is_no_verdict_and_no_reward(resources: Resources, m
 
 
 def test_a_dead_policy_is_raised_not_scored(resources: Resources) -> None:
-    class Dead(Scripted):
+    class Dead(ScriptedPolicy):
         def reply(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
             raise EngineError("the endpoint is dead", "start it")
 
@@ -220,7 +219,7 @@ def test_a_dead_policy_is_raised_not_scored(resources: Resources) -> None:
 
 def test_a_trace_holds_what_happened(resources: Resources) -> None:
     task = settings_task(resources.vault)
-    policy = Scripted(*resources.vault.get_reference(task.reference_sha256))
+    policy = Recording(*resources.vault.get_reference(task.reference_sha256))
     trace = run_messages(policy, task, resources, effort="low")
     assert (trace.stop, trace.effort, trace.harness_sha256, trace.task_id) == ("submitted", "low", ENDPOINT.sha256, task.task_id)
     assert [m.content for m in trace.segments[0].messages[:4]] == [
@@ -236,21 +235,7 @@ def test_a_trace_holds_what_happened(resources: Resources) -> None:
 
 
 def test_harness_hash_follows_its_content_and_observations_are_cut_with_a_mark() -> None:
-    short = HarnessConfig(max_observation_chars=5)
-    assert short.sha256 != LAPTOP.sha256 == HarnessConfig().sha256
-    assert short.observe("12345") == "12345"
-    assert short.observe("123456") == "12345 [cut]"
-
-
-@pytest.mark.parametrize("declaration", ["names", "schema"])
-def test_tools_are_declared(declaration: Any, resources: Resources) -> None:
-    tools = make_environment(settings_task(resources.vault), resources).tools
-    said = HarnessConfig(tool_declaration=declaration).declare(tools)
-    expected: dict[str, Callable[[str], bool]] = {
-        "names": lambda s: s == "get set submit",
-        "schema": lambda s: (
-            "set(name: string, value: string): Write a setting that exists. Under load a write may be lost: read it back when it matters."
-            in s.splitlines()
-        ),
-    }
-    assert expected[declaration](said)
+    short = HarnessConfig(name="laptop", tools=ToolModule(max_observation_chars=16))
+    assert short.sha256 != LAPTOP.sha256 == HarnessConfig.model_validate_json(LAPTOP.model_dump_json()).sha256
+    assert short.observe("1234567890123456") == "1234567890123456"
+    assert short.observe("12345678901234567") == "1234567890123456 [cut]"
