@@ -17,6 +17,7 @@ SUMMARY_REQUEST = (
     "The context is almost full and will be cleared. Write down, for yourself, everything you need to go on: what was asked, "
     "what you did and found out, what is left to do. Call no tool now."
 )
+REMOVED = "[removed to save space]"
 _SUMMARY = "Your own summary of the work so far:\n"
 
 
@@ -34,7 +35,7 @@ Plan = list[Keep | Message]
 
 def placeholder(message: Message) -> Message:
     """What stands where a tool result was: the call stays answered."""
-    return message.model_copy(update={"content": "[removed to save space]", "images": ()})
+    return message.model_copy(update={"content": REMOVED, "images": ()})
 
 
 def without_reasoning(messages: Sequence[Message], module: ContextModule) -> set[int]:
@@ -58,7 +59,7 @@ def drop_results(messages: Sequence[Message], module: ContextModule, answers: Se
     """The plan that removes tool results by the module's strategy; None when there is nothing left to remove.
 
     Args:
-        answers: positions of the messages that hold tool results still whole, oldest first.
+        answers: positions of the tool results that take more room than what would stand there instead, oldest first.
     """
     count = len(answers) if module.strategy == "drop_all" else int(len(answers) * module.drop_share)
     gone = set(answers[:count])

@@ -15,7 +15,7 @@ from typing import Any
 from environments.environment import Environment
 from environments.errors import AgentError, BadArgumentsError, ConfigError, InfrastructureError, MalformedCallError
 from environments.harness.config import HarnessConfig
-from environments.harness.context import SUMMARY_REQUEST, Plan, drop_results, forget_reasoning, placeholder, restart
+from environments.harness.context import REMOVED, SUMMARY_REQUEST, Plan, drop_results, forget_reasoning, restart
 from environments.harness.history import kept
 from environments.harness.interfaces import CARRIER, TEXT_STYLES, WrittenCall
 from environments.harness.opening import DELEGATE, REMEMBER, SKILL, harness_tools, opening, shown, subagent_opening
@@ -368,7 +368,7 @@ class Episode:
             who.messages.append(request)
             who.edits.append(request)
             return
-        whole = [i for i, m in enumerate(who.messages) if m.role == "tool" and m != placeholder(m)]
+        whole = [i for i, m in enumerate(who.messages) if m.role == "tool" and (len(m.content) > len(REMOVED) or m.images)]
         if (plan := drop_results(who.messages, module, whole)) is not None:
             self._follow(who, plan)
 

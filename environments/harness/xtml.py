@@ -25,6 +25,7 @@ from environments.harness.xtml_tags import (
     argument_header,
     call_header,
     quote,
+    whole,
 )
 from environments.task import Message, ToolCall, ToolSpec
 
@@ -47,11 +48,7 @@ class Xtml:
         known = self._text_cache.get(text)
         if known is not None:
             return known
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"{text!r:.60} holds a lone surrogate", "replace it: no tokenizer takes half a character") from error
-        ids = self.tokenizer.encode(text)
+        ids = self.tokenizer.encode(whole(text))
         if len(text) <= 400:
             if len(self._text_cache) > 100_000:
                 self._text_cache.clear()
@@ -74,7 +71,7 @@ class Xtml:
         try:
             text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"argument {name!r:.40} is not JSON: {value!r:.60}", "pass plain finite values") from error
+            raise InputError(f"argument {name!r:.40} is not JSON: {error!s:.80}", "pass plain finite values") from error
         return self._element(argument_header(name, kind), self._text(text))
 
     def _call(self, call: ToolCall) -> list[int]:

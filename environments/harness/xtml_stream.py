@@ -191,8 +191,8 @@ class StreamDecoder:
 
     @property
     def spans(self) -> list[Span]:
-        """Malformed tokens so far, in order: a malformed or unknown call whole, a bad argument's element, the tag that closes a call without a
-        required argument; of a broken message everything from where it broke."""
+        """Malformed tokens so far, in order: a malformed or unknown call whole, a bad argument's element, the tag that closes a call
+        without a required argument; of a broken message everything from where it broke."""
         spans = [s if s.end >= 0 else Span(s.start, len(self._ids), s.reason) for s in self._spans]
         if self._state == "skip":
             spans[self._call.spans_before :] = [Span(self._call.start, len(self._ids), self._call.reason)]
@@ -273,8 +273,7 @@ class StreamDecoder:
             if self._call.loose is not None:
                 self._call.loose += ids
         elif self._state != "broken":
-            text = self._structure.tokenizer.decode(ids)
-            self._damage(MalformedCallError(f"{text!r:.40} stands where an element must open", "put text inside a channel"), start)
+            self._damage(MalformedCallError("text stands where an element must open", "put text inside a channel"), start)
 
     def _take(self, text: str) -> None:
         if not text:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from environments.errors import MalformedCallError
+from environments.errors import InputError, MalformedCallError
 from environments.task import ToolParameter, ToolSpec
 
 OPEN, SEP, CLOSE, END = "[open]", "[sep]", "[close]", "[end_of_msg]"
@@ -78,9 +78,18 @@ PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 """What a value may be, by the type of a `ToolParameter`."""
 
 
+def whole(text: str) -> str:
+    """The text itself. Raises InputError when it holds a lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{text!r:.60} holds a lone surrogate", "replace it: no tokenizer takes half a character") from error
+    return text
+
+
 def quote(value: str) -> str:
-    """An attribute's value, in ASCII and without quotes."""
-    return json.dumps(value)[1:-1].replace('\\"', "\\u0022")
+    """An attribute's value, in ASCII and without quotes. Raises InputError when it holds a lone surrogate."""
+    return json.dumps(whole(value))[1:-1].replace('\\"', "\\u0022")
 
 
 def call_header(tool: str, index: int) -> str:

@@ -198,9 +198,8 @@ def test_a_broken_machine_is_no_verdict_and_the_other_trajectories_go_on(
     def broken(*_: Any) -> Any:
         raise SandboxError("the sandbox died", "run again")
 
-    monkeypatch.setattr(
-        *(("environments.families.assistant.SettingsEnvironment.setup", broken) if where == "setup" else ("environments.harness.loop.judge", broken))
-    )
+    places = {"setup": "environments.families.assistant.SettingsEnvironment.setup", "judge": "environments.harness.loop.judge"}
+    monkeypatch.setattr(places[where], broken)
     rollouts = untrained([settings_task(resources.vault)], resources, samples=3)
     assert [(r.stop, r.verdict, r.passed) for r in rollouts] == [("infrastructure", None, False)] * 3
 
