@@ -175,8 +175,72 @@ class RolloutRow(Row):
     within_budget: bool | None = Field(description="True when its effort tokens are within the effort budget; NULL where no budget applied")
     transcript: str = Field(description="The episode's text, with reserved tokens spelled out")
     evidence: str = Field(default="", description="What the verifier saw, as JSON; never the hidden payload")
-    token_ids: list[int] = Field(description="The exact tokens, prompt and observations included")
+    harness_sha256: str = Field(description="Harness the agent met the task in")
     wall_s: float = Field(description="Seconds from setup to verdict")
+
+
+class HarnessRow(Row):
+    """One harness that episodes ran in: what each of its modules is."""
+
+    TABLE: ClassVar[str] = "harnesses"
+    harness_sha256: str = Field(description="Content hash of the harness (16 hex characters)")
+    name: str = Field(description="Preset, or the presets its modules were drawn from")
+    interface: str = Field(description="How calls are written: native, json, xml, fence, bash or code")
+    transport: str = Field(description="How calls travel: direct or mcp")
+    declaration: str = Field(description="What is said of the tools: names or schema")
+    context: str = Field(description="Context management: keep_all, summarise, drop_oldest or drop_all")
+    reasoning: str = Field(description="How long reasoning stays: always, tool_use or until_user")
+    skills: str = Field(description="Names of its skills, or none")
+    memory: str = Field(description="notes, or none")
+    subagents: str = Field(description="Sub-agents that may work at a time, or none")
+    system_prompt: str = Field(description="First characters of the prompt's hash, or none")
+    config_json: str = Field(description="The whole configuration as canonical JSON")
+
+
+class SegmentRow(Row):
+    """A stretch of an episode's context without a fork: exact tokens, and which of them carry loss."""
+
+    TABLE: ClassVar[str] = "segments"
+    trajectory_id: str = Field(description="Episode")
+    segment_id: int = Field(description="Number within the episode; 0 is the first")
+    parent_id: int | None = Field(description="Segment it was forked from; NULL for the first")
+    fork: str = Field(description="Where it begins: root, context (its management) or subagent")
+    token_ids: list[int] = Field(description="The exact tokens, prompt and observations included; empty for policies without tokens")
+    logprobs: list[float] = Field(description="Natural log-probability of each token when it was sampled; 0 where it was not")
+    versions: list[int] = Field(description="Policy version that sampled each token; -1 where none did")
+    loss_mask: list[int] = Field(description="1 where the token was sampled here, 0 for prompt, observations and what a fork kept")
+    malformed: list[int] = Field(description="1 on tokens of refused calls; empty where there are none")
+    messages_json: str = Field(description="The messages at the segment's end as JSON; empty for segments that were left behind")
+
+
+class CallRow(Row):
+    """One tool call of an episode, executed or refused."""
+
+    TABLE: ClassVar[str] = "tool_calls"
+    trajectory_id: str = Field(description="Episode")
+    position: int = Field(description="Number of the call within the episode")
+    conversation: int = Field(description="0 is the main agent, others are its sub-agents")
+    step: int = Field(description="Assistant message of that agent that made it, from 1")
+    tool: str = Field(description="Tool as the agent called it")
+    arguments_json: str = Field(description="Arguments as JSON")
+    result: str = Field(description="What came back, before the harness cut it")
+    error: str = Field(description="Class of the error when it was refused, else empty")
+    wall_s: float = Field(description="Seconds it took")
+
+
+class SubagentRow(Row):
+    """One sub-agent of an episode, with the signals that PARL rewards."""
+
+    TABLE: ClassVar[str] = "subagents"
+    trajectory_id: str = Field(description="Episode")
+    segment_id: int = Field(description="Its first segment")
+    step: int = Field(description="Step of the main agent that started it")
+    prompt: str = Field(description="What it was asked")
+    result: str = Field(description="What it answered")
+    stop: str = Field(description="Why it ended")
+    finished: bool = Field(description="True when it ended by itself, within its budgets")
+    steps: int = Field(description="Its assistant messages")
+    output_tokens: int = Field(description="Tokens it sampled")
 
 
 class RewardRow(Row):
@@ -272,6 +336,10 @@ ROW_MODELS: tuple[type[Row], ...] = (
     ValidationRow,
     ProbeRow,
     RolloutRow,
+    HarnessRow,
+    SegmentRow,
+    CallRow,
+    SubagentRow,
     RewardRow,
     CheckpointRow,
     CheckpointTaskRow,

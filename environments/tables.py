@@ -24,6 +24,7 @@ _ARROW = {
     bool: pa.bool_(),
     list[str]: pa.list_(pa.string()),
     list[int]: pa.list_(pa.int64()),
+    list[float]: pa.list_(pa.float64()),
 }
 
 

@@ -32,7 +32,8 @@ _BATCH_ROWS = 50_000
 """Rows gathered before an insert: a part is often small, and an insert costs about a millisecond."""
 _STALE_S = 3600.0
 """A temporary file this old belongs to a build that was killed; a build takes seconds."""
-_DUCK = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN", list[str]: "VARCHAR[]", list[int]: "BIGINT[]"}
+_DUCK = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
+_DUCK |= {list[str]: "VARCHAR[]", list[int]: "BIGINT[]", list[float]: "DOUBLE[]"}
 
 _EXTRA_TABLES = """
 CREATE TABLE parts (run VARCHAR, table_name VARCHAR, file VARCHAR, rows BIGINT, problem VARCHAR);

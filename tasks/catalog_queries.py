@@ -136,7 +136,7 @@ def traces(connection: duckdb.DuckDBPyConnection, view: str, per_domain: int = 2
         raise ValueError(f"{view!r} is neither best_traces nor worst_traces")
     return rows(
         connection,
-        f"""SELECT * EXCLUDE (token_ids) FROM {view}
+        f"""SELECT * FROM {view}
         QUALIFY row_number() OVER (PARTITION BY domain ORDER BY actor = 'student' DESC, actor LIKE 'expert-%' DESC,
             actor = 'cold_start' DESC, stage = 'evaluation' DESC, rank, effort = 'max' DESC, effort = 'low' DESC,
             actor, trajectory_id) <= ?

@@ -14,10 +14,11 @@ from environments.errors import CorruptArtifactError, InputError
 from environments.files import replacing
 from environments.harness.config import LAPTOP, HarnessConfig
 from environments.harness.xtml import Xtml
-from environments.records import RewardRow, RolloutRow
+from environments.records import CallRow, HarnessRow, RewardRow, RolloutRow, SegmentRow, SubagentRow
 from environments.resources import Resources
-from environments.tables import write_rows
+from environments.tables import R, write_rows
 from environments.task import Domain, Effort, TaskSpec, canonical_json
+from environments.trace_rows import harness_row, trace_rows
 from tasks import dataset
 from training.checkpoint import read_state
 from training.config import TrainingConfig
@@ -145,14 +146,23 @@ class StageContext:
                     evidence=canonical_json(verdict.evidence) if verdict else "",
                     within_budget=None if budgets is None else r.effort_tokens <= budgets[i],
                     transcript=self.codec.transcript(r.tokens),
-                    token_ids=r.tokens,
+                    harness_sha256=self.harness.sha256,
                     wall_s=r.wall_s,
                 )
             )
-        write_rows(self.run_dir / "tables" / RolloutRow.TABLE / f"{part}.parquet", RolloutRow, rows)
+        found = trace_rows(self.run, [r.trace(policy, self.harness, teachers[i] if teachers else None) for i, r in enumerate(rollouts)])
+        self._write(part, SegmentRow, found.segments)
+        self._write(part, CallRow, found.calls)
+        if found.subagents:
+            self._write(part, SubagentRow, found.subagents)
+        self._write(self.harness.sha256, HarnessRow, [harness_row(self.run, self.harness)])
+        self._write(part, RolloutRow, rows)  # last: who finds an episode finds all of it
+
+    def _write(self, part: str, model: type[R], rows: Sequence[R]) -> None:
+        write_rows(self.run_dir / "tables" / model.TABLE / f"{part}.parquet", model, rows)
 
     def write_rewards(self, part: str, rows: Sequence[RewardRow]) -> None:
-        write_rows(self.run_dir / "tables" / RewardRow.TABLE / f"{part}.parquet", RewardRow, rows)
+        self._write(part, RewardRow, rows)
 
 
 def expert_stage(domain: Domain, effort: Effort) -> str:

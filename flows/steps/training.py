@@ -119,7 +119,7 @@ def read_done(where: Path) -> dict[str, Any]:
 def own_parts(run: RunDirectory, name: str) -> list[Path]:
     """Table parts that the training process of a stage wrote: `<stage>.parquet` and `<stage>-<step>.parquet`; the evaluation's all."""
     if name == "evaluate":
-        return sorted([*run.tables.glob("evaluations/*.parquet"), *run.tables.glob("rollouts/evaluation-*.parquet")])
+        return sorted([*run.tables.glob("evaluations/*.parquet"), *run.tables.glob("*/evaluation-*.parquet")])
     found = (path for path in run.tables.glob(f"*/{name}*.parquet") if path.parent.name != "evaluations")
     return sorted(path for path in found if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.stem))
 

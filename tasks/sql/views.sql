@@ -220,6 +220,39 @@ LEFT JOIN (SELECT DISTINCT ON (run, checkpoint_id) * FROM checkpoints) c ON c.ru
 COMMENT ON VIEW episodes IS 'Every rollout with who acted and the task it acted on';
 COMMENT ON COLUMN episodes.actor IS 'cold_start, expert-<domain>-<effort> or student, from its checkpoint; the policy as recorded when the checkpoint is unknown';
 
+CREATE VIEW harness_usage AS
+SELECT run, module, option, count(*) AS episodes, avg(CASE WHEN status = 'pass' THEN 1.0 WHEN status = 'fail' THEN 0.0 END) AS pass_rate
+FROM (
+    UNPIVOT (
+        SELECT r.run, r.status, h.interface, h.transport, h.declaration, h.context, h.reasoning, h.skills, h.memory, h.subagents, h.system_prompt
+        FROM rollouts r JOIN (SELECT DISTINCT * FROM harnesses) h ON h.run = r.run AND h.harness_sha256 = r.harness_sha256
+    ) ON interface, transport, declaration, context, reasoning, skills, memory, subagents, system_prompt INTO NAME module VALUE option
+)
+GROUP BY run, module, option;
+COMMENT ON VIEW harness_usage IS 'One row a run, harness module and option: how often episodes met it, and how often they passed';
+COMMENT ON COLUMN harness_usage.module IS 'Module of the harness';
+COMMENT ON COLUMN harness_usage.option IS 'What it was set to';
+COMMENT ON COLUMN harness_usage.episodes IS 'Episodes that ran in a harness with that option';
+COMMENT ON COLUMN harness_usage.pass_rate IS 'Share of decided episodes that passed, 0 to 1';
+
+CREATE VIEW tool_use AS
+SELECT
+    c.run,
+    r.stage,
+    r.domain,
+    c.tool,
+    count(*) AS calls,
+    count(*) FILTER (c.error <> '') AS refused,
+    count(DISTINCT c.trajectory_id) AS episodes,
+    avg(c.wall_s) AS mean_wall_s
+FROM tool_calls c JOIN rollouts r ON r.run = c.run AND r.trajectory_id = c.trajectory_id
+GROUP BY c.run, r.stage, r.domain, c.tool;
+COMMENT ON VIEW tool_use IS 'One row a run, stage, domain and tool: how often it was called, refused, and how long it took';
+COMMENT ON COLUMN tool_use.calls IS 'Calls, refused ones included';
+COMMENT ON COLUMN tool_use.refused IS 'Calls that were refused: unknown tool, bad arguments, or after the end';
+COMMENT ON COLUMN tool_use.episodes IS 'Episodes that called it';
+COMMENT ON COLUMN tool_use.mean_wall_s IS 'Mean seconds of a call';
+
 CREATE VIEW best_traces AS
 SELECT row_number() OVER (
     PARTITION BY run, stage, actor, domain, effort

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from environments import records as r
+from environments.harness.config import LAPTOP
 from environments.tables import write_rows
 from environments.task import DOMAINS, EFFORTS
+from environments.trace_rows import harness_row
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\"'&"
 SEEDS = ("linear algebra", "regular expressions", "network sockets", "text encoding", "random numbers", "file archives")
@@ -200,6 +202,8 @@ def _training(add, tasks: Sequence[r.TaskRow], rng: random.Random, run: str) -> 
     cold, student = _id(run, "cold"), _id(run, "student")
     sealed = {"dataset_version": _id(run, "dataset"), "created_at": TIME}
     nobody = {"domain": "", "effort": ""}
+    laptop = harness_row(run, LAPTOP)
+    add(r.HarnessRow, **laptop.model_dump(exclude={"run"}))
     add(r.CheckpointRow, checkpoint_id=cold, parent_id="", stage="cold_start", step=400, path="cold", **nobody, **sealed)
     add(r.CheckpointRow, checkpoint_id=student, parent_id=cold, stage="mopd", step=120, path="student", **nobody, **sealed)
     for task in train:
@@ -234,8 +238,33 @@ def _training(add, tasks: Sequence[r.TaskRow], rng: random.Random, run: str) -> 
             within_budget=tokens < 150,
             transcript=_transcript(task, good),
             evidence=json.dumps({"submitted": "487" if good else "12", "note": HOSTILE}),
-            token_ids=[1, 2, 3],
+            harness_sha256=LAPTOP.sha256,
             wall_s=0.2,
+        )
+        add(
+            r.SegmentRow,
+            trajectory_id=trajectory,
+            segment_id=0,
+            parent_id=None,
+            fork="root",
+            token_ids=[1, 2, 3],
+            logprobs=[0.0, -0.5, -0.25],
+            versions=[-1, step, step],
+            loss_mask=[0, 1, 1],
+            malformed=[],
+            messages_json="",
+        )
+        add(
+            r.CallRow,
+            trajectory_id=trajectory,
+            position=0,
+            conversation=0,
+            step=1,
+            tool="submit",
+            arguments_json="{}",
+            result="submitted",
+            error="" if good else "BadArgumentsError",
+            wall_s=0.01,
         )
         return trajectory
 

@@ -59,7 +59,8 @@ def test_types_are_those_of_the_models_with_and_without_parts(tmp_path):
         columns = dict(connection.execute("SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 'rollouts'").fetchall())
         for (view,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall():
             assert connection.execute(f"SELECT * FROM {view}").fetchall() == []
-    assert columns["token_ids"] == "BIGINT[]"
+        segments = dict(connection.execute("SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 'segments'").fetchall())
+    assert (segments["token_ids"], segments["logprobs"], segments["parent_id"]) == ("BIGINT[]", "DOUBLE[]", "BIGINT")
     assert columns["score"] == "DOUBLE"
     assert columns["within_budget"] == "BOOLEAN"
     assert columns["transcript"] == "VARCHAR"
