@@ -82,7 +82,7 @@ def read_trace(rollout: RolloutRow, rows: TraceRows) -> Trace:
             Segment(
                 segment_id=s.segment_id,
                 parent_id=s.parent_id,
-                fork=s.fork,  # type: ignore[arg-type]
+                fork=s.fork,
                 messages=_MESSAGES.validate_json(s.messages_json) if s.messages_json else (),
                 tokens=tuple(s.token_ids),
                 logprobs=tuple(s.logprobs),

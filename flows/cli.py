@@ -145,6 +145,64 @@ def catalog(
             typer.echo(line)
 
 
+@app.command(epilog="Example: ninefold shell --name first --task 3f2a --tools bash,python")
+@typed_errors
+def shell(
+    task: Annotated[str, typer.Option("--task", help="Id of a task of the run, or the beginning of it.")],
+    name: Name = "",
+    profile: Profile = "laptop",
+    harness: Annotated[str, typer.Option("--harness", help="Preset that shapes what the agent sees.")] = "endpoint",
+    tools: Annotated[str, typer.Option("--tools", help="Tools beside the task's own, for example bash,python.")] = "",
+    save: Annotated[Path | None, typer.Option("--save", help="Write the trace there as JSON, for `ninefold replay`.")] = None,
+) -> None:
+    """Open a task's sandbox and tools as an agent sees them, with you in its place. Calls come from the terminal or from a pipe."""
+    from flows.shell import find_task, harness_named
+    from flows.shell import shell as play
+    from flows.workspace import Workspace
+
+    run = Workspace().existing(name or profile)
+    extra = tuple(t.strip() for t in tools.split(",") if t.strip())
+    lines = iter(lambda: _asked("> "), None) if sys.stdin.isatty() else sys.stdin
+    trace = play(run, find_task(run, task), harness_named(harness), extra, lines, typer.echo)
+    if save is not None:
+        save.write_text(trace.model_dump_json())
+        typer.echo(f"trace: {save}")
+
+
+def _asked(prompt: str) -> str | None:
+    import readline  # noqa: F401 - editing and history for input()
+
+    try:
+        return input(prompt)
+    except EOFError:
+        return None
+
+
+@app.command(epilog="Example: ninefold replay best --name first")
+@typed_errors
+def replay(
+    trace: Annotated[str, typer.Argument(help="An episode of the run (id or its beginning, `best`, `worst`) or a trace's JSON file.")],
+    name: Name = "",
+    profile: Profile = "laptop",
+    html: Annotated[Path | None, typer.Option("--html", help="Where the page goes; runs/NAME/replays/ID.html by default.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option("--tokenizer", help="Folder of the tokenizer, for a trace from a file.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Write the page only.")] = False,
+) -> None:
+    """Step through one episode in the terminal, and write it as a page: messages, calls, pictures, tokens by log-prob, verdict."""
+    from rich.console import Console
+
+    from flows.replay import find_trace, step_through, write_page
+    from flows.workspace import Workspace
+
+    run = None if Path(trace).is_file() else Workspace().existing(name or profile)
+    found = find_trace(trace, run, tokenizer)
+    target = html or (run.root / "replays" if run else Path.cwd()) / f"{found.trace.trajectory_id}.html"
+    if not quiet:
+        stepping = sys.stdin.isatty() and sys.stdout.isatty()
+        step_through(found, Console(), lambda: not stepping or _asked("[Enter] next, q ends ") == "")
+    typer.echo(f"page: {write_page(found, target)}")
+
+
 @app.command(epilog="Example: ninefold serve --port 4200")
 @typed_errors
 def serve(

@@ -95,10 +95,11 @@ class HarnessConfig(Frozen):
         shown = list(self.tools.names.values())
         if len(set(shown)) < len(shown):
             raise ConfigError(f"harness {self.name!r} shows two tools under one name: {', '.join(shown)}", "give each its own")
-        if self.subagents and self.tools.interface in ("bash", "code"):
+        own = [name for name in ("skills", "memory", "subagents") if getattr(self, name)]
+        if own and self.tools.interface in ("bash", "code"):
             raise ConfigError(
-                f"harness {self.name!r} has sub-agents and the {self.tools.interface} interface, whose code cannot wait for them",
-                "use another interface, or no sub-agents",
+                f"harness {self.name!r} has {', '.join(own)} and the {self.tools.interface} interface, whose code cannot reach them",
+                "use another interface, or leave these out",
             )
         return self
 

@@ -19,12 +19,12 @@ from environments.harness.context import REMOVED, SUMMARY_REQUEST, Plan, drop_re
 from environments.harness.history import kept
 from environments.harness.interfaces import CARRIER, TEXT_STYLES, WrittenCall
 from environments.harness.opening import DELEGATE, REMEMBER, SKILL, harness_tools, opening, shown, subagent_opening
-from environments.protocols import Memory, Outcome
+from environments.protocols import Memory, Observation, Outcome
 from environments.task import Effort, Image, Message, ToolCall, ToolSpec
 from environments.trace import StopReason, ToolRecord
 
-Execute = Callable[[ToolCall], Any]
-"""Carries out a call of the environment: `Environment.step`, or a transport around it. Returns text or an `Observation`."""
+Execute = Callable[[ToolCall], str | Observation]
+"""Carries out a call of the environment: `Environment.step`, or a transport around it."""
 
 
 @dataclass(eq=False)
@@ -87,6 +87,7 @@ class Episode:
         self.effort = effort
         self.memory = memory
         self.execute = execute or environment.step
+        environment.on_call = self._nested
         self.conversations: list[Conversation] = []
         self.records: list[ToolRecord] = []
         self.stop: StopReason | None = None
@@ -195,11 +196,10 @@ class Episode:
         who = who or self.conversations[0]
         who.messages.append(Message(role="assistant", content=said))
         who.steps += 1
-        self.note(ToolCall(tool=""), str(error), type(error).__name__, who=who)
+        self._note(ToolCall(tool=""), str(error), type(error).__name__, who=who)
         return self._continue(who, [Message(role="tool", content=self.harness.observe(f"error: {error}"))])
 
-    def note(self, call: ToolCall, result: str, error: str = "", wall_s: float = 0.0, who: Conversation | None = None) -> None:
-        """Record a call; those that code inside a sandbox makes come here too."""
+    def _note(self, call: ToolCall, result: str, error: str = "", wall_s: float = 0.0, who: Conversation | None = None) -> None:
         self.malformed += bool(error)
         self.environment_s += wall_s
         self.records.append(
@@ -214,9 +214,14 @@ class Episode:
             )
         )
 
+    def _nested(self, call: ToolCall, answer: str | Observation, error: str) -> None:
+        """Code inside the sandbox called a tool; it was answered there."""
+        self._note(call, answer if isinstance(answer, str) else answer.text, error)
+
     def _call(self, who: Conversation, call: ToolCall) -> Message | None:
         started = time.monotonic()
-        error, images = "", ()
+        error = ""
+        images: tuple[Image, ...] = ()
         name = self._canonical.get(call.tool, call.tool)
         try:
             if name in self._own and (who.conversation_id == 0 or name == SKILL.name):
@@ -232,7 +237,7 @@ class Episode:
         except InfrastructureError as broken:
             self._fail(broken)
             return None
-        self.note(call, text or "", error, time.monotonic() - started, who)
+        self._note(call, text or "", error, time.monotonic() - started, who)
         if text is None:
             return None
         return self._answer(call, text, images)
@@ -242,7 +247,7 @@ class Episode:
             return Message(role="tool", tool=call.tool, index=call.index, content=self.harness.observe(text), images=images)
         return Message(role="tool", tool=call.tool, index=call.index, content=self.harness.observe(text))
 
-    def _execute(self, who: Conversation, call: ToolCall) -> Any:
+    def _execute(self, who: Conversation, call: ToolCall) -> str | Observation:
         if who.conversation_id and call.tool == "submit":
             raise BadArgumentsError("a sub-agent cannot submit", "answer with your result instead")
         return self.execute(call)

@@ -65,8 +65,10 @@ class HarnessSampler:
             parts["tools"] = parts["tools"].model_copy(update={"names": {}})
         if not self.constraints.memory:
             parts["memory"] = None
-        if not self.constraints.subagents or tools.tools.interface in ("bash", "code"):
+        if not self.constraints.subagents:
             parts["subagents"] = None
+        if tools.tools.interface in ("bash", "code"):  # their code cannot reach the harness's own tools
+            parts |= {"skills": (), "memory": None, "subagents": None}
         # Names of several presets meet here: a harness tool takes its name from the preset that brings it.
         own = {"skill": "skills", "remember": "memory", "delegate": "subagents"}
         names = {t: n for t, n in parts["tools"].names.items() if t not in own}

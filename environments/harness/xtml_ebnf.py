@@ -43,7 +43,7 @@ def ebnf(tools: Sequence[ToolSpec], *, thinking: bool = True, required: bool = F
             rules += [f"calls{k} ::= ({calls})" + (f" calls{k + 1}?" if k + 1 < max_calls else "")]
         for i, tool in enumerate(tools):
             rules += _call(f"tool{i}", tool)
-        rules += [*_avoiding("chars", r'"\\\x00-\x1f', r'"\"" | escape chars'), _JSON]
+        rules += [*_avoiding("chars", r'"\\\u0000-\u001f', r'"\"" | escape chars'), _JSON]
     return "\n".join(rules) + "\n"
 
 
@@ -92,11 +92,11 @@ def _avoiding(name: str, excluded: str, tail: str) -> list[str]:
         tail: what else may come after any part of it, its end included.
     """
     beginnings = sorted({r[:n] for r in RESERVED for n in range(1, len(r))})
-    rules = [f"{name} ::= [^\\x5b{excluded}]+ {name}_rest | {name}_rest", f'{name}_rest ::= "[" {name}_b0 | {tail}']
+    rules = [f"{name} ::= [^\\[{excluded}]+ {name}_rest | {name}_rest", f'{name}_rest ::= "[" {name}_b0 | {tail}']
     for b, beginning in enumerate(beginnings):
         longer = {w[len(beginning)]: w[: len(beginning) + 1] for w in RESERVED if w.startswith(beginning)}
         ways = [f'"{c}" {name}_b{beginnings.index(text)}' for c, text in sorted(longer.items()) if text not in RESERVED]
         # No reserved token holds a second bracket, so any other character leads back to the start.
-        others = f"[^\\x5b{excluded}{''.join(sorted(longer)).replace(']', chr(92) + 'x5d')}]"
+        others = f"[^\\[{excluded}{''.join(sorted(longer)).replace(']', chr(92) + ']')}]"
         rules.append(f"{name}_b{b} ::= " + " | ".join([*ways, f'"[" {name}_b0', f"{others} {name}", tail]))
     return rules

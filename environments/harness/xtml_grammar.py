@@ -2,151 +2,24 @@
 
 A pushdown automaton over tokens, after the adaptive masks of XGrammar (Dong et al., 2024): text channels take every plain token,
 tags are walked literally in both spellings, and arguments that are not text run a JSON automaton over each token's characters.
-JSON is compact, at most `MAX_DEPTH` deep, and its numbers are finite; calls are numbered 0, 1, ... in order; a message has no
+JSON is compact and bounded (`xtml_json`); calls are numbered 0, 1, ... in order; a message has no
 pictures. Tokens are assumed to reach every ASCII character (byte-level vocabularies do), or a state may allow nothing.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from environments.errors import InputError, MalformedCallError
 from environments.harness.xtml_ebnf import ebnf
+from environments.harness.xtml_json import Json, json_complete, json_start, json_step
 from environments.harness.xtml_tags import CLOSE, OPEN, SEP, Structure, TextTokenizer, argument_header, call_header
 from environments.task import ToolParameter, ToolSpec
-
-MAX_DEPTH = 64
-"""Of arrays and objects within an argument."""
-MAX_DIGITS = 4300
-"""Of a number: Python's own limit for reading integers."""
-
-# --- JSON, character by character -------------------------------------------------------------------------------------
-
-
-class Json(NamedTuple):
-    """A state: what comes next, the open brackets, and the number, literal or escape so far."""
-
-    mode: str
-    stack: str = ""
-    text: str = ""
-
-
-_FIRST = {"integer": "-0123456789", "number": "-0123456789", "boolean": "tf", "array": "[", "object": "{"}
-"""Characters that a value of a parameter's type starts with."""
-_WHOLE = "I"
-"""Bottom of the stack where only an integer may stand."""
-_DONE = frozenset({"end", "zero", "int", "frac", "exp"})
-_DIGITS = frozenset("0123456789")
-_NUMBER: dict[str, dict[str, str]] = {
-    "neg": {"0": "zero", "1": "int"},
-    "zero": {".": "dot", "e": "e"},
-    "int": {"0": "int", "1": "int", ".": "dot", "e": "e"},
-    "dot": {"0": "frac", "1": "frac"},
-    "frac": {"0": "frac", "1": "frac", "e": "e"},
-    "e": {"0": "exp", "1": "exp", "+": "sign"},
-    "sign": {"0": "exp", "1": "exp"},
-    "exp": {"0": "exp", "1": "exp"},
-}
-"""A number's modes; 1 stands for all digits but 0, e for E too, + for -."""
-_CLASS = {**dict.fromkeys("123456789", "1"), "E": "e", "-": "+"}
-
-
-def json_start(kind: str) -> Json:
-    """Before a value of a parameter's type."""
-    return Json(kind, _WHOLE if kind == "integer" else "")
-
-
-def json_complete(state: Json) -> bool:
-    """Whether a whole value has been read."""
-    return state.stack in ("", _WHOLE) and state.mode in _DONE
-
-
-def json_step(state: Json, char: str) -> Json | None:
-    """The state after one more character, or None where compact JSON cannot go on so. Any non-ASCII character may stand for all."""
-    mode, stack, text = state
-    if mode in ("string", "key"):
-        return _in_string(state, char)
-    if mode in _NUMBER:
-        longer = _in_number(state, char)
-        if longer is not None or mode not in _DONE:
-            return longer
-        mode = "end"
-    if mode == "end":
-        if stack in ("", _WHOLE):
-            return None
-        if char == ",":
-            return Json("name" if stack[-1] == "{" else "value", stack)
-        return Json("end", stack[:-1]) if char == ("}" if stack[-1] == "{" else "]") else None
-    if mode == "literal":
-        return (Json("literal", stack, text[1:]) if text[1:] else Json("end", stack)) if char == text[0] else None
-    if mode == "colon":
-        return Json("value", stack) if char == ":" else None
-    if mode in ("pair", "name"):
-        if char == '"':
-            return Json("key", stack)
-        return Json("end", stack[:-1]) if mode == "pair" and char == "}" else None
-    if mode == "item" and char == "]":
-        return Json("end", stack[:-1])
-    return None if char not in _FIRST.get(mode, char) else _begin(stack, char)
-
-
-def _begin(stack: str, char: str) -> Json | None:
-    if char == '"':
-        return Json("string", stack)
-    if char in "[{":
-        return Json("item" if char == "[" else "pair", stack + char) if len(stack) < MAX_DEPTH else None
-    if char in "tfn":
-        return Json("literal", stack, {"t": "rue", "f": "alse", "n": "ull"}[char])
-    if char == "-":
-        return Json("neg", stack, char)
-    return Json("zero" if char == "0" else "int", stack, char) if char in _DIGITS else None
-
-
-def _in_number(state: Json, char: str) -> Json | None:
-    mode = _NUMBER[state.mode].get(_CLASS.get(char, char))
-    text = state.text + char
-    if mode is None or (state.stack == _WHOLE and mode in ("dot", "e")) or (char in _DIGITS and len(text) > MAX_DIGITS):
-        return None
-    # JSON bounds no exponent, but nothing beyond the largest double can be read back.
-    if mode in ("dot", "e") and len(text) > 300 and math.isinf(float(state.text)):
-        return None
-    if mode == "exp" and (len(text) - text.lower().rindex("e") > 8 or math.isinf(float(text))):
-        return None
-    return Json(mode, state.stack, text)
-
-
-_HEX = frozenset("0123456789abcdefABCDEF")
-
-
-def _in_string(state: Json, char: str) -> Json | None:
-    """`text` is an escape so far; after a high surrogate it starts with w, and the low one must follow."""
-    mode, stack, text = state
-    if not text:
-        if char == '"':
-            return Json("colon" if mode == "key" else "end", stack)
-        return state._replace(text="\\") if char == "\\" else (state if char >= " " else None)
-    pair = text.startswith("w")
-    if text == "w":
-        return state._replace(text="w\\") if char == "\\" else None
-    if text.endswith("\\"):
-        if char == "u":
-            return state._replace(text="wu" if pair else "u")
-        return state._replace(text="") if not pair and char in '"\\/bfnrt' else None
-    digits = (text + char).lstrip("wu").lower()
-    low = digits[0] == "d" and digits[1:2] in tuple("cdef")
-    if char not in _HEX or (low and not pair) or (pair and (digits[0] != "d" or (len(digits) > 1 and not low))):
-        return None
-    if len(digits) < 4:
-        return state._replace(text=text + char)
-    return state._replace(text="w" if digits[0] == "d" and digits[1] in "89ab" and not pair else "")
-
 
 # --- the vocabulary ---------------------------------------------------------------------------------------------------
 
@@ -196,7 +69,7 @@ class Vocabulary:
             if re.search(r'[\x00-\x1f"\\]', text):
                 self._marked.add(text, token)
         self._marked_ids = frozenset(i for i, text in self.texts.items() if re.search(r'[\x00-\x1f"\\]', text))
-        self._cache: dict[Json, Allowed] = {}
+        self._cache: dict[Json, tuple[Allowed, npt.NDArray[np.bool_]]] = {}
 
     def beginnings(self, text: str) -> Iterable[int]:
         """Tokens that spell a beginning of `text`."""
@@ -208,18 +81,25 @@ class Vocabulary:
             node = below
             yield from node.ids
 
-    def json(self, state: Json) -> Allowed:
-        """Tokens that JSON in this state can go on with."""
+    def json(self, state: Json) -> tuple[Allowed, npt.NDArray[np.bool_]]:
+        """Tokens that JSON in this state can go on with, described and as a mask."""
         known = self._cache.get(state)
         if known is None:
-            if len(self._cache) >= 512:
+            if len(self._cache) >= 256:
                 self._cache.clear()
             if state.mode in ("string", "key") and not state.text:
-                known = Allowed(True, without=self._marked_ids.difference(self._marked.readable(state)))
+                allowed = Allowed(True, without=self._marked_ids.difference(self._marked.readable(state)))
             else:
-                known = Allowed(False, frozenset(self._all.readable(state)))
-            self._cache[state] = known
+                allowed = Allowed(False, frozenset(self._all.readable(state)))
+            known = self._cache[state] = (allowed, self.mask(allowed))
         return known
+
+    def mask(self, allowed: Allowed) -> npt.NDArray[np.bool_]:
+        """A description as one boolean per id."""
+        mask = self.plain.copy() if allowed.plain else np.zeros(self.size, dtype=np.bool_)
+        mask[list(allowed.without)] = False
+        mask[list(allowed.ids)] = True
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +123,10 @@ class _State:
     given: frozenset[str] = frozenset()
     argument: str = ""
     json: Json | None = None
+
+
+_TEXT = ("think", "response", "argument")
+"""Phases that take any text, the last one unless it has JSON."""
 
 
 class XtmlGrammar:
@@ -354,36 +238,39 @@ class Matcher:
 
     def allowed(self) -> Allowed:
         """Which tokens may come next; none once `done`."""
-        vocabulary, state = self.grammar.vocabulary, self._state
-        structure = vocabulary.structure
-        tags = self.grammar.tags(state)
+        vocabulary, state, marks = self.grammar.vocabulary, self._state, self._marks()
+        if self._spelled is not None or state.json is None:
+            return Allowed(self._spelled is None and state.phase in _TEXT, marks)
+        json, _ = vocabulary.json(state.json)
+        return Allowed(json.plain, json.ids | marks, json.without)
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """`allowed` as one boolean per id of the vocabulary."""
+        if self._spelled is not None or self._state.json is None:
+            return self.grammar.vocabulary.mask(self.allowed())
+        mask = self.grammar.vocabulary.json(self._state.json)[1].copy()
+        mask[list(self._marks())] = True
+        return mask
+
+    def _marks(self) -> frozenset[int]:
+        """Tokens of structure, or of a tag's text, that may come next."""
+        structure = self.grammar.vocabulary.structure
+        tags = self.grammar.tags(self._state)
         ids: set[int] = set()
         if self._spelled is not None:
             bracket, read = self._spelled
             for tag in tags:
                 if tag.startswith(bracket + read):
                     rest = tag[len(bracket) + len(read) :]
-                    ids.update(vocabulary.beginnings(rest) if rest else [structure.sep])
-            return Allowed(False, frozenset(ids))
-        elements = structure.tokenizer.elements
+                    ids.update(self.grammar.vocabulary.beginnings(rest) if rest else [structure.sep])
+            return frozenset(ids)
         for tag in tags:
             ids.add(structure.open if tag.startswith(OPEN) else structure.close)
-            if (whole := elements.get(tag + SEP)) is not None:
+            if (whole := structure.tokenizer.elements.get(tag + SEP)) is not None:
                 ids.add(whole)
-        if self.grammar.may_end(state):
+        if self.grammar.may_end(self._state):
             ids.add(structure.end)
-        if state.json is None:
-            return Allowed(state.phase in ("think", "response", "argument"), frozenset(ids))
-        json = vocabulary.json(state.json)
-        return Allowed(json.plain, json.ids | ids, json.without)
-
-    def mask(self) -> npt.NDArray[np.bool_]:
-        """`allowed` as one boolean per id of the vocabulary."""
-        vocabulary, allowed = self.grammar.vocabulary, self.allowed()
-        mask = vocabulary.plain.copy() if allowed.plain else np.zeros(vocabulary.size, dtype=np.bool_)
-        mask[list(allowed.without)] = False
-        mask[list(allowed.ids)] = True
-        return mask
+        return frozenset(ids)
 
     def accept(self, token: int) -> None:
         """Go on by one token.
@@ -425,7 +312,7 @@ class Matcher:
     def _read(self, text: str) -> bool:
         json = self._state.json
         if json is None:
-            return self._state.phase in ("think", "response", "argument")
+            return self._state.phase in _TEXT
         for char in text:
             after = json_step(json, char)
             if after is None:
