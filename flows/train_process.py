@@ -50,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_stage(run: RunDirectory, stage: str, domain: Any = None, effort: Any = None, shard: int = 0, shards: int = 1) -> None:
     """Build the stage's context and call it; importing torch is left to here."""
+    from environments.harness.memory import FileMemory
     from environments.resources import Resources
     from environments.sandbox import CodePool
     from environments.vault import Vault
@@ -63,7 +64,10 @@ def run_stage(run: RunDirectory, stage: str, domain: Any = None, effort: Any = N
         raise InputError(f"the run {run.name!r} has no corpus", "run `ninefold run --resume`")
     settings = config.training.model_copy(update={"seed": config.seed})
     with Resources(
-        vault=Vault(run.vault), corpus=open_corpus(run.workspace, str(corpus.result["corpus"])), pool=CodePool(workers=1)
+        vault=Vault(run.vault),
+        corpus=open_corpus(run.workspace, str(corpus.result["corpus"])),
+        pool=CodePool(workers=1),
+        memory=FileMemory(run.training / "notes"),
     ) as resources:
         if stage in ("budgets", "mopd"):  # alone on the machine, in one process
             stages.use_threads(min(2, os.cpu_count() or 1))

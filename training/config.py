@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
+from environments.harness.presets import PRESETS
+from environments.harness.sampler import Constraints, HarnessSampler
 from environments.task import DOMAINS, EFFORTS, Domain, Effort, Frozen
 
 
@@ -125,12 +127,34 @@ class EvaluationConfig(Frozen):
     bootstrap: int = 1000
 
 
+class HarnessSettings(Frozen):
+    """The harnesses that policies meet tasks in."""
+
+    presets: tuple[str, ...] = Field(
+        default=("laptop",), min_length=1, description="Presets to draw from; the first one is that of cold start and evaluation"
+    )
+    recombine: bool = Field(default=True, description="Draw each module from a preset of its own, once a task group")
+    constraints: Constraints = Field(default=Constraints(memory=True), description="What policy, tasks and machine allow")
+
+    @field_validator("presets")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in names if name not in PRESETS]:
+            raise ValueError(f"there is no harness {unknown[0]!r}; use {', '.join(PRESETS)}")
+        return names
+
+    def sampler(self, seed: int) -> HarnessSampler:
+        """Draws a harness for each task group. Raises ConfigError when the constraints leave nothing."""
+        return HarnessSampler([PRESETS[name] for name in self.presets], self.constraints, seed, self.recombine)
+
+
 class TrainingConfig(Frozen):
     """Everything a training process needs besides data."""
 
     seed: int = 0
     rows: int = Field(default=96, description="Trajectories that the engine runs at once")
     rl_tasks_per_domain: int = Field(default=300, description="Training tasks an expert draws its prompts from")
+    harness: HarnessSettings = HarnessSettings()
     policy: PolicyConfig = PolicyConfig()
     sft: SftConfig = SftConfig()
     effort: EffortConfig = EffortConfig()

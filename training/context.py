@@ -12,7 +12,9 @@ from typing import Any
 
 from environments.errors import CorruptArtifactError, InputError
 from environments.files import replacing
-from environments.harness.config import LAPTOP, HarnessConfig
+from environments.harness.config import HarnessConfig
+from environments.harness.presets import PRESETS
+from environments.harness.sampler import HarnessSampler
 from environments.harness.xtml import Xtml
 from environments.records import CallRow, HarnessRow, RewardRow, RolloutRow, SegmentRow, SubagentRow
 from environments.resources import Resources
@@ -36,7 +38,19 @@ class StageContext:
     config: TrainingConfig
     resources: Resources
     executor: Executor | None = None
-    harness: HarnessConfig = LAPTOP
+
+    @property
+    def harness(self) -> HarnessConfig:
+        """The harness of cold start and evaluation."""
+        return PRESETS[self.config.harness.presets[0]]
+
+    def harness_for(self, *group: object) -> HarnessConfig:
+        """The harness of a task group; the same whenever it is asked for."""
+        return self._harnesses.draw("-".join(map(str, group)))
+
+    @cached_property
+    def _harnesses(self) -> HarnessSampler:
+        return self.config.harness.sampler(self.config.seed)
 
     @property
     def run(self) -> str:
@@ -146,16 +160,17 @@ class StageContext:
                     evidence=canonical_json(verdict.evidence) if verdict else "",
                     within_budget=None if budgets is None else r.effort_tokens <= budgets[i],
                     transcript=self.codec.transcript(r.tokens),
-                    harness_sha256=self.harness.sha256,
+                    harness_sha256=job.harness.sha256,
                     wall_s=r.wall_s,
                 )
             )
-        found = trace_rows(self.run, [r.trace(policy, self.harness, teachers[i] if teachers else None) for i, r in enumerate(rollouts)])
+        found = trace_rows(self.run, [r.trace(policy, teachers[i] if teachers else None) for i, r in enumerate(rollouts)])
         self._write(part, SegmentRow, found.segments)
         self._write(part, CallRow, found.calls)
         if found.subagents:
             self._write(part, SubagentRow, found.subagents)
-        self._write(self.harness.sha256, HarnessRow, [harness_row(self.run, self.harness)])
+        for sha256, harness in {r.job.harness.sha256: r.job.harness for r in rollouts}.items():
+            self._write(sha256, HarnessRow, [harness_row(self.run, harness)])
         self._write(part, RolloutRow, rows)  # last: who finds an episode finds all of it
 
     def _write(self, part: str, model: type[R], rows: Sequence[R]) -> None:

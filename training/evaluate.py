@@ -46,11 +46,17 @@ def play(context: StageContext, model: Llama, tasks: Sequence[TaskSpec], samples
     """Sample every task `samples` times; episodes whose infrastructure failed are left out."""
     engine = EmbeddedEngine(model, rows=context.config.rows)
     jobs = [
-        Job(f"{label}-{effort or 'any'}-{t.task_id}-{k}", t, stable_seed(context.config.seed, label, effort, t.task_id, k), effort=effort)
+        Job(
+            f"{label}-{effort or 'any'}-{t.task_id}-{k}",
+            t,
+            stable_seed(context.config.seed, label, effort, t.task_id, k),
+            effort=effort,
+            harness=context.harness,
+        )
         for t in tasks
         for k in range(samples)
     ]
-    rollouts = sample(engine, jobs, context.resources, context.codec, context.harness)
+    rollouts = sample(engine, jobs, context.resources, context.codec)
     return sorted((r for r in rollouts if r.verdict is not None), key=lambda r: r.job.trajectory_id)
 
 

@@ -100,11 +100,12 @@ def run(context: StageContext, domain: Domain, effort: Effort) -> dict[str, Any]
         started = time.monotonic()
         chosen = pick(tasks, settings.prompts, config.seed, stage, step)
         jobs = [
-            Job(f"{stage}-{step}-{g}-{k}", task, stable_seed(config.seed, stage, step, g, k), group=g)
+            Job(f"{stage}-{step}-{g}-{k}", task, stable_seed(config.seed, stage, step, g, k), group=g, harness=harness)
             for g, task in enumerate(chosen)
+            for harness in [context.harness_for(stage, step, g)]
             for k in range(settings.samples)
         ]
-        rollouts = [r for r in sample(engine, jobs, context.resources, context.codec, context.harness) if r.verdict is not None]
+        rollouts = [r for r in sample(engine, jobs, context.resources, context.codec) if r.verdict is not None]
         rollouts.sort(key=lambda r: r.job.trajectory_id)
         sampled_s = time.monotonic() - started
         judged = [r for r in rollouts if r.verdict is not None and r.verdict.status in ("pass", "fail", "tainted")]

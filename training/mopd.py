@@ -101,12 +101,18 @@ def run(context: StageContext) -> dict[str, Any]:
     for step in range(first, settings.steps):
         started = time.monotonic()
         jobs = [
-            Job(f"{STAGE}-{step}-{domain}-{effort}-{i}", task, stable_seed(config.seed, STAGE, step, domain, effort, i), effort=effort)
+            Job(
+                f"{STAGE}-{step}-{domain}-{effort}-{i}",
+                task,
+                stable_seed(config.seed, STAGE, step, domain, effort, i),
+                effort=effort,
+                harness=context.harness_for(STAGE, step, domain, effort, i),
+            )
             for domain, effort in CELLS
             for i, task in enumerate(pick(tasks[domain], settings.prompts_per_cell, config.seed, STAGE, step, domain, effort))
         ]
         rollouts = sorted(
-            (r for r in sample(engine, jobs, context.resources, context.codec, context.harness) if r.verdict is not None),
+            (r for r in sample(engine, jobs, context.resources, context.codec) if r.verdict is not None),
             key=lambda r: r.job.trajectory_id,
         )
         parts = [(_cell(r), s) for r in rollouts for s in r.trained]

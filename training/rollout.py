@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from environments.harness.config import HarnessConfig
+from environments.harness.config import LAPTOP, HarnessConfig
 from environments.harness.loop import conclude, open_episode
 from environments.harness.tokens import ChatCodec, TokenEpisode
 from environments.resources import Resources
@@ -31,6 +31,7 @@ class Job:
     group: int = 0
     effort: Effort | None = None
     """Shown to the policy as an option message; None shows nothing."""
+    harness: HarnessConfig = LAPTOP
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,14 @@ class Rollout:
         """What counts against an effort budget: thinking for general tasks, all output for agentic ones (K3, section 4.1.3)."""
         return self.thinking_tokens if self.job.task.domain == "general" else self.output_tokens
 
-    def trace(self, policy: str, harness: HarnessConfig, teacher: str | None = None) -> Trace:
+    def trace(self, policy: str, teacher: str | None = None) -> Trace:
         """The trajectory as a contract object."""
         return Trace(
             trajectory_id=self.job.trajectory_id,
             task_id=self.job.task.task_id,
             domain=self.job.task.domain,
             effort=self.job.effort,
-            harness_sha256=harness.sha256,
+            harness_sha256=self.job.harness.sha256,
             policy=policy,
             teacher=teacher,
             trainable=True,
@@ -95,10 +96,11 @@ class Rollout:
 class Run:
     """One job under way."""
 
-    def __init__(self, job: Job, resources: Resources, codec: ChatCodec, harness: HarnessConfig, window: int) -> None:
+    def __init__(self, job: Job, resources: Resources, codec: ChatCodec, window: int) -> None:
         self.job, self.resources = job, resources
         self.began = time.monotonic()
-        self.tokens = TokenEpisode(job.trajectory_id, job.seed, open_episode(job.task, resources, harness, job.effort), codec, window)
+        episode = open_episode(job.task, resources, job.harness, job.effort)
+        self.tokens = TokenEpisode(job.trajectory_id, job.seed, episode, codec, window)
 
     def done(self) -> bool:
         return self.tokens.done
@@ -122,9 +124,7 @@ class Run:
         )
 
 
-def sample(
-    engine: EmbeddedEngine, jobs: Iterable[Job], resources: Resources, codec: ChatCodec, harness: HarnessConfig
-) -> Iterator[Rollout]:
+def sample(engine: EmbeddedEngine, jobs: Iterable[Job], resources: Resources, codec: ChatCodec) -> Iterator[Rollout]:
     """Run all jobs to their end, yielding each as it finishes. At most `engine.capacity` conversations are under way at once."""
     window = engine.config.max_position_embeddings
     waiting = iter(jobs)
@@ -137,7 +137,7 @@ def sample(
             if job is None:
                 exhausted = True
                 break
-            run = Run(job, resources, codec, harness, window)
+            run = Run(job, resources, codec, window)
             requests = run.tokens.requests()
             if run.done():
                 yield run.finish()

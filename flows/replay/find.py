@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from environments.errors import CorruptArtifactError, InputError
 from environments.harness.xtml import Xtml
 from environments.records import CallRow, RewardRow, RolloutRow, Row, SegmentRow, SubagentRow
-from environments.task import TaskSpec
 from environments.trace import Trace
 from environments.trace_rows import TraceRows, read_trace
 from flows.workspace import RunDirectory
@@ -33,7 +32,8 @@ class Found:
 
     trace: Trace
     where: str
-    task: TaskSpec | None = None
+    task: str = ""
+    """Kind and level of the task, where its row is at hand."""
     reward: RewardRow | None = None
     spell: Spell | None = None
     """None where the tokenizer is not at hand."""
@@ -60,13 +60,13 @@ def find_trace(wanted: str, run: RunDirectory | None, tokenizer: Path | None = N
         rollout = _rollout(connection, wanted, run.name)
         key = [rollout.trajectory_id]
         rows = TraceRows(_rows(connection, SegmentRow, key), _rows(connection, CallRow, key), _rows(connection, SubagentRow, key))
-        task = connection.execute("SELECT spec_json FROM tasks WHERE task_id = ?", [rollout.task_id]).fetchone()
+        task = connection.execute("SELECT kind || ', level ' || level FROM tasks WHERE task_id = ?", [rollout.task_id]).fetchone()
         harness = connection.execute("SELECT config_json FROM harnesses WHERE harness_sha256 = ?", [rollout.harness_sha256]).fetchone()
         rewards = _rows(connection, RewardRow, key)
     return Found(
         read_trace(rollout, rows),
         f"run {run.name}, {rollout.stage}" + (f", step {rollout.step}" if rollout.step >= 0 else ""),
-        TaskSpec.model_validate_json(task[0]) if task else None,
+        task[0] if task else "",
         rewards[0] if rewards else None,
         _speller(tokenizer or run.training / "cold_start" / "tokenizer"),
         json.loads(harness[0]) if harness else {},

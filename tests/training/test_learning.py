@@ -96,7 +96,7 @@ class Bench:
             for g, task in enumerate(tasks)
             for k in range(samples)
         ]
-        found = sample(EmbeddedEngine(model, rows=80), jobs, self.resources, self.codec, LAPTOP)
+        found = sample(EmbeddedEngine(model, rows=80), jobs, self.resources, self.codec)
         return sorted(found, key=lambda r: r.job.trajectory_id)
 
     def set_budget(self, start: Llama) -> None:

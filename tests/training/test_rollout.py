@@ -53,7 +53,7 @@ def play(
     task: TaskSpec, resources: Resources, bodies: Sequence[list[int]], effort: Effort | None = None, window: int = 4096
 ) -> Rollout:
     """Feed given bodies as if they had been sampled."""
-    run = Run(Job("t", task, 1, effort=effort), resources, CODEC, LAPTOP, window)
+    run = Run(Job("t", task, 1, effort=effort), resources, CODEC, window)
     for body in bodies:
         if not run.tokens.requests():
             break
@@ -73,7 +73,7 @@ def untrained(
 ) -> list[Rollout]:
     engine = EmbeddedEngine(POLICY, rows=rows)
     jobs = [Job(f"{i}-{k}", t, 100 * i + k, group=i, effort=effort) for i, t in enumerate(tasks) for k in range(samples)]
-    return sorted(sample(engine, jobs, resources, CODEC, LAPTOP), key=lambda r: r.job.trajectory_id)
+    return sorted(sample(engine, jobs, resources, CODEC), key=lambda r: r.job.trajectory_id)
 
 
 # --- whole episodes with an untrained model ---
@@ -95,7 +95,7 @@ def test_every_episode_of_an_untrained_model_ends_typed_with_its_exact_tokens(ef
         assert r.thinking_tokens <= r.output_tokens
         for logprob, version, mask in zip(segment.logprobs, segment.versions, segment.loss_mask, strict=True):
             assert (version == 0 and logprob <= 0 and math.isfinite(logprob)) if mask else (version == -1 and logprob == 0.0)
-        trace = r.trace("p", LAPTOP)
+        trace = r.trace("p")
         assert (trace.trainable, trace.stop, trace.effort, trace.output_tokens) == (True, r.stop, effort, r.output_tokens)
         assert trace.segments[0].tokens == tuple(r.tokens)
         before = [t for m in opening(LAPTOP, r.job.task.prompt, (), effort)[1:] for t in CODEC.encode(m)]
@@ -150,14 +150,14 @@ def test_a_malformed_message_is_answered_and_the_episode_goes_on(resources: Reso
 def test_output_and_window_limits_end_an_episode(resources: Resources) -> None:
     budgets = Budgets(steps=8, output_tokens=20, wall_s=60, submissions=1)
     task = settings_task(resources.vault, budgets=budgets)
-    run = Run(Job("t", task, 1), resources, CODEC, LAPTOP, 4096)
+    run = Run(Job("t", task, 1), resources, CODEC, 4096)
     (request,) = run.tokens.requests()
     assert request.max_new_tokens == 20
     length = len(request.prefix)
     run.tokens.feed(generation([5] * 20, "length"))
     rollout = run.finish()
     assert (rollout.stop, rollout.thinking_tokens) == ("output_tokens", 20)
-    run = Run(Job("t", task, 1), resources, CODEC, LAPTOP, length + 4)
+    run = Run(Job("t", task, 1), resources, CODEC, length + 4)
     (request,) = run.tokens.requests()
     assert request.max_new_tokens == 4
     run.tokens.feed(generation([5] * 4, "length"))
@@ -169,7 +169,7 @@ def test_output_and_window_limits_end_an_episode(resources: Resources) -> None:
 
 def test_each_turn_is_keyed_by_its_position(resources: Resources) -> None:
     task = settings_task(resources.vault)
-    tokens = Run(Job("t", task, 77), resources, CODEC, LAPTOP, 4096).tokens
+    tokens = Run(Job("t", task, 77), resources, CODEC, 4096).tokens
     (first,) = tokens.requests()
     seen = list(first.prefix)
     tokens.feed(generation(CODEC.assistant_body(reference(task, resources)[0])))

@@ -194,7 +194,7 @@ def test_an_option_message_leaves_all_other_tokens_untouched(before: list[Messag
 # --- whatever is sampled ---
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(bodies, st.booleans())
 def test_whatever_is_sampled_is_a_message_or_malformed(body: list[int], thinking: bool) -> None:
     spans = CODEC.malformed_spans(body, thinking=thinking)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from environments.errors import InputError, MalformedCallError
 from environments.harness.xtml import CLOSE, OPEN, RESERVED, SEP, Xtml
-from environments.harness.xtml_grammar import MAX_DEPTH, Matcher, Vocabulary, XtmlGrammar, json_complete, json_start, json_step
+from environments.harness.xtml_grammar import Matcher, Vocabulary, XtmlGrammar
+from environments.harness.xtml_json import MAX_DEPTH, json_complete, json_start, json_step
 from environments.task import Message, ToolCall, ToolParameter, ToolSpec
 from tests.environments.harness.xtml_cases import (
     CODEC,
@@ -302,7 +303,7 @@ _PIECES = [
 _PIECES += ["true", "false", "null", "tru", "NaN", " ", "\n", "é", "9" * 310, "e400", "e308", "\x7f", "x"]
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(st.lists(st.sampled_from(_PIECES), max_size=9).map("".join), st.sampled_from(KINDS))
 def test_what_is_read_is_json_of_the_type(written: str, kind: str) -> None:
     """What the automaton reads, the codec reads as that type; what it refuses is no compact JSON of it."""
@@ -338,6 +339,7 @@ class Recogniser:
     _TOKEN = re.compile(r'\s+|(\w+)|(::=)|("(?:[^"\\]|\\.)*")|(\[(?:[^\]\\]|\\.)*\])|([()|*+?])')
 
     def __init__(self, source: str) -> None:
+        assert r"\x" not in source, "XGrammar reads any number of digits after it"
         self.rules: dict[str, Any] = {}
         for line in source.splitlines():
             tokens: list[str] = []
