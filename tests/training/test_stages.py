@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from environments.errors import CorruptArtifactError, InputError
+from environments.harness.presets import PRESETS
+from environments.harness.sampler import Constraints
 from environments.protocols import Document
-from environments.records import RewardRow, RolloutRow
+from environments.records import HarnessRow, RewardRow, RolloutRow, SegmentRow
 from environments.tables import read_rows
 from environments.task import DOMAINS, EFFORTS, Budgets, Message, TaskSpec
 from environments.vault import Vault
@@ -22,7 +24,7 @@ from tasks.dataset import publish
 from tasks.kinds import Demonstration
 from tests.environments.small_tasks import coding_task, make_resources, search_task, settings_task
 from training import checkpoint, expert, mopd, stages
-from training.config import EffortConfig, ExpertConfig, MopdConfig, PolicyConfig, SftConfig, TrainingConfig
+from training.config import EffortConfig, ExpertConfig, HarnessSettings, MopdConfig, PolicyConfig, SftConfig, TrainingConfig
 from training.context import DONE, StageContext, expert_stage
 from training.effort import Budget0, reference_length
 from training.evaluate import interval
@@ -211,6 +213,31 @@ def test_an_expert_killed_in_the_middle_ends_as_if_it_had_not_been(
         assert r.budget_tokens == 8.0 * CONFIG.effort.multipliers["agent"]["max"]
         assert r.reward == (-1.0 if r.effort_tokens > r.budget_tokens else r.outcome_reward)
     assert {r.reward for r in rewards} > {-1.0}  # some within, some beyond: the killed run had something to lose
+
+
+@pytest.mark.slow
+def test_each_task_group_meets_one_drawn_harness_and_the_tables_say_which(context: StageContext) -> None:
+    _b0(context, 8.0)
+    # Names only: the small policy's window holds no schemas.
+    plain = [n for n, p in PRESETS.items() if p.tools.declaration == "names"]
+    settings = HarnessSettings(presets=(*plain, "deepseek"), constraints=Constraints(mcp=False))
+    context.config = CONFIG.model_copy(update={"harness": settings})
+    expert.run(context, "agent", "max")
+    tables = context.run_dir / "tables"
+    rows = [r for p in tables.glob("rollouts/expert-agent-max-*.parquet") for r in read_rows(p, RolloutRow)]
+    groups: dict[tuple[int, str], set[str]] = {}
+    for row in rows:
+        groups.setdefault((row.step, row.trajectory_id.rpartition("-")[0]), set()).add(row.harness_sha256)
+    assert {len(g) for g in groups.values()} == {1}
+    drawn = {sha for g in groups.values() for sha in g}
+    assert len(drawn) > 1
+    harnesses = {r.harness_sha256: r for p in tables.glob("harnesses/*.parquet") for r in read_rows(p, HarnessRow)}
+    assert drawn <= set(harnesses)
+    sampler = context.config.harness.sampler(context.config.seed)
+    for step, group in groups:
+        assert groups[step, group] == {sampler.draw(group).sha256}
+    segments = [r for p in tables.glob("segments/expert-agent-max-*.parquet") for r in read_rows(p, SegmentRow)]
+    assert {s.trajectory_id for s in segments} == {r.trajectory_id for r in rows}
 
 
 @pytest.mark.slow
