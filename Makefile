@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SGLANG_VENV := .venv-sglang
 SGLANG_VERSION := 0.5.23
+PEERS_VENV := .venv-peers
 
 PROFILE ?= laptop
 NAME ?= laptop
@@ -24,7 +25,7 @@ export DO_NOT_TRACK ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 export PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT ?= false
 
-.PHONY: help setup setup-system setup-sglang run test lint format typecheck check clean
+.PHONY: help setup setup-system setup-sglang setup-peers run test lint format typecheck check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -49,6 +50,14 @@ $(SGLANG_VENV)/.stamp: training/sglang_cpu/requirements.txt $(wildcard training/
 	$(SGLANG_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r training/sglang_cpu/requirements.txt
 	$(SGLANG_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps sglang==$(SGLANG_VERSION)
 	$(SGLANG_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall ./training/sglang_cpu/plugin
+	@touch $@
+
+# What benchmarks compare with. verifiers 0.1 is the last one with a loop in the process itself.
+setup-peers: $(PEERS_VENV)/.stamp  ## make .venv-peers with the libraries that benchmarks compare with
+
+$(PEERS_VENV)/.stamp: benchmarks/peers/requirements.txt
+	test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r benchmarks/peers/requirements.txt
 	@touch $@
 
 run: setup  ## the whole pipeline; a second call resumes (PROFILE=, NAME=, RUN_ARGS=)

@@ -12,26 +12,26 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from environments.task import Message, ToolCall, ToolSpec
+from environments.task import Image, Message, ToolCall, ToolSpec
 
 
-class _Lenient(BaseModel):
+class Lenient(BaseModel):
     """Servers add fields of their own."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class WireFunction(_Lenient):
+class WireFunction(Lenient):
     name: str = ""
     arguments: str | dict[str, Any] | None = ""
     """JSON text as the model wrote it; a few servers parse it."""
 
 
-class WireCall(_Lenient):
+class WireCall(Lenient):
     function: WireFunction = WireFunction()
 
 
-class WireMessage(_Lenient):
+class WireMessage(Lenient):
     content: str | list[dict[str, Any]] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -39,22 +39,22 @@ class WireMessage(_Lenient):
     tool_calls: list[WireCall] | None = None
 
 
-class WireChoice(_Lenient):
+class WireChoice(Lenient):
     message: WireMessage
     finish_reason: str | None = None
 
 
-class _CompletionDetails(_Lenient):
+class _CompletionDetails(Lenient):
     reasoning_tokens: int | None = None
 
 
-class WireUsage(_Lenient):
+class WireUsage(Lenient):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     completion_tokens_details: _CompletionDetails | None = None
 
 
-class WireCompletion(_Lenient):
+class WireCompletion(Lenient):
     """The part of a chat completion that we read."""
 
     choices: list[WireChoice] = Field(min_length=1)
@@ -71,8 +71,12 @@ def read_completion(body: bytes) -> WireCompletion:
         payload = json.loads(body)
     except RecursionError as error:
         raise ValueError("the body is nested too deeply") from error
-    text = json.dumps(payload, ensure_ascii=False)
-    return WireCompletion.model_validate_json(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return WireCompletion.model_validate_json(whole_text(payload))
+
+
+def whole_text(payload: Any) -> str:
+    """JSON in which lone surrogates have become U+FFFD."""
+    return json.dumps(payload, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def read_message(completion: WireCompletion) -> Message:
@@ -116,6 +120,8 @@ def write_messages(messages: Sequence[Message], *, send_thinking: bool = True) -
     if lead:
         wire.append({"role": "system", "content": "\n\n".join(m.content for m in messages[:lead])})
     spoken = 0
+    pictures: list[dict[str, Any]] = []
+    """Of tool messages: the API takes pictures from users only."""
     open_calls: set[int] = set()
     for message in messages[lead:]:
         if message.role == "assistant":
@@ -124,9 +130,21 @@ def write_messages(messages: Sequence[Message], *, send_thinking: bool = True) -
             wire.append(_assistant(message, spoken, send_thinking))
         elif message.role == "tool" and message.index in open_calls:
             wire.append({"role": "tool", "tool_call_id": _call_id(spoken, message.index), "content": message.content})
+            pictures += [_picture(image) for image in message.images]
+            continue
         else:
-            wire.append({"role": "user" if message.role == "tool" else message.role, "content": message.content})
+            content = [{"type": "text", "text": message.content}, *map(_picture, message.images)] if message.images else message.content
+            wire.append({"role": "user" if message.role == "tool" else message.role, "content": content})
+        if pictures:  # a turn ended: its pictures stand after all of its tool messages
+            wire.insert(-1, {"role": "user", "content": pictures})
+            pictures = []
+    if pictures:
+        wire.append({"role": "user", "content": pictures})
     return wire
+
+
+def _picture(image: Image) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{image.data}"}}
 
 
 def _assistant(message: Message, spoken: int, send_thinking: bool) -> dict[str, Any]:

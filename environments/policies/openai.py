@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 
 from environments.errors import ConfigError, EngineError
-from environments.policies.chat_wire import WireUsage, read_completion, read_message, write_messages, write_tools
+from environments.policies.chat_stream import CompletionStream, OnDelta
+from environments.policies.chat_wire import WireCompletion, WireUsage, read_completion, read_message, write_messages, write_tools
 from environments.task import Message, ToolSpec
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,10 @@ class OpenAIChatPolicy:
     """Of one answer; None leaves it to the endpoint."""
     send_thinking: bool = True
     """Send the model's earlier thinking back, as `reasoning_content`."""
+    stream: bool = False
+    """Take the answer piece by piece; `timeout_s` still bounds the whole."""
+    on_delta: OnDelta | None = None
+    """Told of each piece of a streamed answer. A pickled copy tells nobody."""
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the request."""
     usage: Usage = field(default_factory=Usage)
@@ -104,7 +109,7 @@ class OpenAIChatPolicy:
         self._client = httpx.Client(timeout=self.timeout_s, trust_env=self._url.host not in _LOOPBACK, verify=self._url.scheme == "https")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_client")}
+        return {k: None if k == "on_delta" else v for k, v in self.__dict__.items() if k not in ("_lock", "_client")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -134,8 +139,10 @@ class OpenAIChatPolicy:
         body: dict[str, Any] = {
             "model": self.model,
             "messages": write_messages(messages, send_thinking=self.send_thinking),
-            "stream": False,
+            "stream": self.stream,
         }
+        if self.stream:
+            body["stream_options"] = {"include_usage": True}
         if tools:
             body["tools"] = write_tools(tools)
         if self.temperature is not None:
@@ -143,19 +150,24 @@ class OpenAIChatPolicy:
         if self.max_tokens is not None:
             body["max_tokens"] = self.max_tokens
         payload = json.dumps({**body, **self.extra_body}).encode()
-        answer = self._post(payload)
-        try:
-            completion = read_completion(answer)
-        except ValueError as error:
-            said = self._redact(answer[:80].decode(errors="replace"))
-            raise EngineError(
-                f"{self.where} answered no chat completion: {said!r} ({type(error).__name__})",
-                "check that the base URL is that of an OpenAI-compatible server",
-            ) from None
+        completion = self._post(payload)
         self._count(completion.usage)
         return read_message(completion)
 
-    def _post(self, payload: bytes) -> bytes:
+    def _read(self, body: bytes) -> WireCompletion:
+        try:
+            return read_completion(body)
+        except ValueError as error:
+            raise self._garbage(body, error) from None
+
+    def _garbage(self, body: bytes, error: ValueError) -> EngineError:
+        said = self._redact(body[:80].decode(errors="replace"))
+        return EngineError(
+            f"{self.where} answered no chat completion: {said!r} ({type(error).__name__})",
+            "check that the base URL is that of an OpenAI-compatible server",
+        )
+
+    def _post(self, payload: bytes) -> WireCompletion:
         attempt = 0
         while True:
             try:
@@ -172,14 +184,22 @@ class OpenAIChatPolicy:
                     self.usage.retries += 1
                 time.sleep(wait_s)
 
-    def _attempt(self, payload: bytes) -> bytes:
+    def _attempt(self, payload: bytes) -> WireCompletion:
         """One request; raises _Transient for what another attempt may cure. Errors are raised `from None`: they hold the key."""
         deadline = time.monotonic() + self.timeout_s
-        body = b""
+        body = bytearray()
+        streamed: CompletionStream | None = None
         try:
             with self._client.stream("POST", self._url, content=payload, headers=self._headers()) as response:
+                if response.status_code == 200 and response.headers.get("content-type", "").startswith("text/event-stream"):
+                    streamed = CompletionStream(self.on_delta)
                 for chunk in response.iter_bytes():
                     body += chunk
+                    if streamed is not None:
+                        try:
+                            streamed.feed(chunk)
+                        except ValueError as error:
+                            raise self._garbage(bytes(body), error) from None
                     if time.monotonic() > deadline:  # a server that drips keeps every single read within its time-out
                         raise _Transient(f"no whole answer within {self.timeout_s:g} s")
                     if len(body) > MAX_BODY_BYTES:
@@ -192,8 +212,12 @@ class OpenAIChatPolicy:
             raise EngineError(f"{self.where} answered a body that does not decode", "check the endpoint or the proxy before it") from None
         except httpx.TransportError as error:
             raise _Transient(self._redact(f"{type(error).__name__}: {error!s:.120}")) from None
+        if streamed is not None:
+            if not streamed.finished:
+                raise _Transient("the stream ended before the answer did")
+            return streamed.completion()
         if response.status_code == 200:
-            return body
+            return self._read(bytes(body))
         said = f"status {response.status_code}: {self._redact(body.decode(errors='replace'))!r:.300}"
         if response.status_code in (408, 425, 429) or response.status_code >= 500:
             raise _Transient(said, _retry_after_s(response.headers.get("retry-after", "")))

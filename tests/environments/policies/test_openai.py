@@ -21,7 +21,7 @@ from environments.policies import OpenAIChatPolicy
 from environments.policies.chat_wire import write_messages, write_tools
 from environments.protocols import MessagePolicy
 from environments.resources import Resources
-from environments.task import Message, TaskSpec, ToolCall
+from environments.task import Image, Message, TaskSpec, ToolCall
 from environments.vault import Vault
 from tests.environments.policies.chat_server import Answer, calls, completion, from_reference, nothing, ok, serve
 from tests.environments.small_tasks import coding_task, make_resources, search_task, settings_task
@@ -388,3 +388,91 @@ def test_a_pickled_copy_connects_anew_and_missing_counts_are_counted() -> None:
         assert chat.reply(ASK, ()).content == "x"
         chat.close()
     assert (chat.usage.requests, chat.usage.unreported, chat.usage.completion_tokens) == (1, 1, 0)
+
+
+# --- streams and pictures ---
+
+
+def events(*chunks: dict[str, Any] | str, done: bool = True) -> bytes:
+    lines = [c if isinstance(c, str) else f"data: {json.dumps(c)}" for c in chunks]
+    return "\n\n".join([*lines, *(["data: [DONE]"] if done else []), ""]).encode()
+
+
+def delta(finish: str | None = None, **said: Any) -> dict[str, Any]:
+    return {"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": said, "finish_reason": finish}]}
+
+
+def call_delta(index: int, name: str | None, arguments: str) -> dict[str, Any]:
+    function = {"arguments": arguments} | ({"name": name} if name else {})
+    return delta(tool_calls=[{"index": index, "function": function}])
+
+
+STREAM = events(
+    ": a comment",
+    delta(role="assistant", reasoning_content="thin"),
+    delta(reasoning_content="king"),
+    delta(content="naïve "),
+    delta(content="🙂"),
+    call_delta(0, "get", '{"na'),
+    call_delta(1, "set", '{"name": "b", "value"'),
+    call_delta(0, None, 'me": "a"}'),
+    call_delta(1, None, ': "1"}'),
+    delta("tool_calls"),
+    {"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 7, "completion_tokens_details": {"reasoning_tokens": 3}}},
+)
+
+
+@pytest.mark.parametrize("drip", [False, True], ids=["at once", "byte by byte"])
+def test_a_streamed_answer_is_put_together(drip: bool) -> None:
+    heard: list[tuple[str, str]] = []
+    headers = {"Content-Type": "text/event-stream"} | ({"X-Drip": "0.0005"} if drip else {})
+    with serve(lambda _: (200, headers, STREAM.replace(b"\n", b"\r\n") if drip else STREAM)) as server:
+        chat = policy(server.url, stream=True, on_delta=lambda channel, text: heard.append((channel, text)))
+        said = chat.reply(ASK, ())
+    assert (said.thinking, said.content) == ("thinking", "naïve 🙂")
+    assert said.calls == (
+        ToolCall(tool="get", arguments={"name": "a"}),
+        ToolCall(tool="set", arguments={"name": "b", "value": "1"}, index=1),
+    )
+    assert heard == [("thinking", "thin"), ("thinking", "king"), ("content", "naïve "), ("content", "🙂")]
+    assert (chat.usage.prompt_tokens, chat.usage.completion_tokens, chat.usage.reasoning_tokens) == (11, 7, 3)
+    assert server.requests[0]["stream_options"] == {"include_usage": True}
+
+
+def test_a_stream_cut_short_is_retried_and_one_without_streaming_is_read_whole() -> None:
+    sent: list[int] = []
+
+    def answer(request: dict[str, Any]) -> Answer:
+        sent.append(1)
+        if len(sent) == 1:
+            return 200, {"Content-Type": "text/event-stream"}, events(delta(content="half"), done=False)
+        return nothing(request)
+
+    with serve(answer) as server:
+        assert policy(server.url, stream=True, retries=1).reply(ASK, ()).content == "I do nothing."
+    assert len(sent) == 2
+
+
+@pytest.mark.parametrize("event", ["data: {broken", "data: [1]", 'data: {"error": {"message": "overloaded"}}'])
+def test_a_stream_of_garbage_is_an_engine_error(event: str) -> None:
+    headers = {"Content-Type": "text/event-stream"}
+    with serve(lambda _: (200, headers, events(event))) as server, pytest.raises(EngineError, match="no chat completion"):
+        policy(server.url, stream=True).reply(ASK, ())
+
+
+def test_pictures_of_tools_follow_the_turns_tool_messages() -> None:
+    picture = Image(data="aGk=")
+    made = Message(role="assistant", calls=(ToolCall(tool="python"), ToolCall(tool="view", index=1)))
+    history = [
+        Message(role="user", content="look", images=(picture,)),
+        made,
+        Message(role="tool", tool="python", content="a figure", images=(picture,)),
+        Message(role="tool", tool="view", index=1, content="text"),
+        Message(role="assistant", content="seen"),
+    ]
+    wire = write_messages(history)
+    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    assert wire[0]["content"] == [{"type": "text", "text": "look"}, shown]
+    assert [m["role"] for m in wire] == ["user", "assistant", "tool", "tool", "user", "assistant"]
+    assert wire[4]["content"] == [shown]
+    assert [m["role"] for m in write_messages(history[:4])][-2:] == ["tool", "user"]
