@@ -18,6 +18,7 @@ from environments.trace import Segment, Trace
 from flows.steps.candidates import resources
 from flows.workspace import RunDirectory
 from tasks.catalog import load_run
+from tasks.catalog_queries import tasks_named
 
 HELP = """A call: TOOL VALUE..., with the values in order or as name=value; quotes work as in a shell. Or a JSON object:
 {"tool": "search", "arguments": {"query": "bisect"}}. A value of several lines:
@@ -33,16 +34,14 @@ def find_task(run: RunDirectory, wanted: str) -> TaskSpec:
         InputError: there is none, or more than one.
     """
     with load_run(run.root, skip_corrupt=True) as connection:
-        found = connection.execute(
-            "SELECT DISTINCT spec_json, task_id FROM tasks WHERE starts_with(task_id, ?) ORDER BY task_id LIMIT 4", [wanted]
-        ).fetchall()
+        found = tasks_named(connection, wanted)
     if len(found) > 1:
-        raise InputError(f"several tasks of run {run.name!r} begin with {wanted!r:.40}", f"write more: {', '.join(i for _, i in found)}")
-    if not found or not wanted:
+        raise InputError(f"several tasks of run {run.name!r} begin with {wanted!r:.40}", f"write more: {', '.join(i for i, _ in found)}")
+    if not found:
         raise InputError(
             f"run {run.name!r} has no task {wanted!r:.40}", "take an id from `ninefold catalog --query 'select task_id, prompt from tasks'`"
         )
-    return TaskSpec.model_validate_json(found[0][0])
+    return TaskSpec.model_validate_json(found[0][1])
 
 
 def harness_named(name: str) -> HarnessConfig:

@@ -10,6 +10,9 @@ from typing import Any
 
 import duckdb
 
+from environments.records import RolloutRow
+from environments.tables import R
+
 Rows = list[dict[str, Any]]
 
 REWARD_METRICS = ("pass_within_budget", "pass_rate", "reward_mean", "mean_reward", "outcome_reward", "reward")
@@ -143,6 +146,46 @@ def traces(connection: duckdb.DuckDBPyConnection, view: str, per_domain: int = 2
         ORDER BY domain, actor, effort, rank, trajectory_id""",
         [per_domain],
     )
+
+
+RANKED = {"best": "best_traces", "worst": "worst_traces"}
+
+
+def episodes_named(connection: duckdb.DuckDBPyConnection, wanted: str) -> list[RolloutRow]:
+    """At most four episodes whose id begins with `wanted`, one that is it first; or the `best` or `worst` one to read."""
+    columns = ", ".join(RolloutRow.model_fields)
+    if wanted in RANKED:
+        found = connection.execute(
+            f"SELECT {columns} FROM {RANKED[wanted]} "
+            "ORDER BY actor = 'student' DESC, stage = 'evaluation' DESC, rank, trajectory_id LIMIT 1"
+        )
+    else:
+        found = connection.execute(
+            f"SELECT {columns} FROM rollouts WHERE starts_with(trajectory_id, ?) ORDER BY trajectory_id <> ?, trajectory_id LIMIT 4",
+            [wanted, wanted],
+        )
+    return [RolloutRow(**dict(zip(RolloutRow.model_fields, row, strict=True))) for row in found.fetchall()]
+
+
+def rows_of_episode(connection: duckdb.DuckDBPyConnection, model: type[R], trajectory_id: str) -> list[R]:
+    """All rows of one episode in a table."""
+    columns = list(model.model_fields)
+    found = connection.execute(f"SELECT {', '.join(columns)} FROM {model.TABLE} WHERE trajectory_id = ?", [trajectory_id]).fetchall()
+    return [model(**dict(zip(columns, row, strict=True))) for row in found]
+
+
+def around_episode(connection: duckdb.DuckDBPyConnection, rollout: RolloutRow) -> tuple[str, str]:
+    """Kind and level of an episode's task, and its harness as JSON; empty where there is no row."""
+    task = connection.execute("SELECT kind || ', level ' || level FROM tasks WHERE task_id = ?", [rollout.task_id]).fetchone()
+    harness = connection.execute("SELECT config_json FROM harnesses WHERE harness_sha256 = ?", [rollout.harness_sha256]).fetchone()
+    return (task[0] if task else ""), (harness[0] if harness else "")
+
+
+def tasks_named(connection: duckdb.DuckDBPyConnection, wanted: str) -> list[tuple[str, str]]:
+    """Id and spec, as JSON, of at most four tasks whose id begins with `wanted`."""
+    return connection.execute(
+        "SELECT DISTINCT task_id, spec_json FROM tasks WHERE starts_with(task_id, ?) ORDER BY task_id LIMIT 4", [wanted]
+    ).fetchall()
 
 
 def graph(connection: duckdb.DuckDBPyConnection) -> tuple[Rows, Rows]:

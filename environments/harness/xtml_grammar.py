@@ -1,9 +1,9 @@
 """What a policy may sample next, so that every assistant message is well formed and every call fits its tool.
 
-A pushdown automaton over tokens, after the adaptive masks of XGrammar (Dong et al., 2024): text channels take every plain token,
-tags are walked literally in both spellings, and arguments that are not text run a JSON automaton over each token's characters.
-JSON is compact and bounded (`xtml_json`); calls are numbered 0, 1, ... in order; a message has no
-pictures. Tokens are assumed to reach every ASCII character (byte-level vocabularies do), or a state may allow nothing.
+A pushdown automaton over tokens, with masks cached by state as in XGrammar (Dong et al., 2024): text takes every plain token,
+tags are walked literally in both spellings, and arguments that are not text run a JSON automaton over each token's characters
+(`xtml_json`). Calls are numbered 0, 1, ... in order; a message has no pictures. Every ASCII character must be a token, as in
+byte-level vocabularies, or a state may allow nothing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import NamedTuple
 MAX_DEPTH = 64
 """Of arrays and objects within an argument."""
 MAX_DIGITS = 4300
-"""Of a number: Python's own limit for reading integers."""
+"""Of a number before its exponent, sign and point included: Python's own limit for reading integers."""
 
 
 class Json(NamedTuple):
@@ -97,7 +97,7 @@ def _begin(stack: str, char: str) -> Json | None:
 def _in_number(state: Json, char: str) -> Json | None:
     mode = _NUMBER[state.mode].get(_CLASS.get(char, char))
     text = state.text + char
-    if mode is None or (state.stack == _WHOLE and mode in ("dot", "e")) or (char in _DIGITS and len(text) > MAX_DIGITS):
+    if mode is None or (state.stack == _WHOLE and mode in ("dot", "e")) or (mode in ("int", "frac") and len(text) > MAX_DIGITS):
         return None
     # JSON bounds no exponent, but nothing beyond the largest double can be read back.
     if mode in ("dot", "e") and len(text) > 300 and math.isinf(float(state.text)):

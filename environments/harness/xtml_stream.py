@@ -216,6 +216,12 @@ class StreamDecoder:
         self._at = stop
         return self._events
 
+    def close(self) -> list[Event]:
+        """No more tokens come, though the message may not have ended: what was held back of its text."""
+        self._events = []
+        self._take(self._text.flush())
+        return self._events
+
     def result(self) -> Message:
         """The message.
 

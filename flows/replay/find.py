@@ -6,24 +6,22 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import duckdb
 from pydantic import ValidationError
 
 from environments.errors import CorruptArtifactError, InputError
 from environments.harness.xtml import Xtml
-from environments.records import CallRow, RewardRow, RolloutRow, Row, SegmentRow, SubagentRow
+from environments.records import CallRow, RewardRow, RolloutRow, SegmentRow, SubagentRow
 from environments.trace import Trace
 from environments.trace_rows import TraceRows, read_trace
 from flows.workspace import RunDirectory
+from tasks import catalog_queries as ask
 from tasks.catalog import load_run
 from training.tokenizer import XtmlTokenizer
 
-R = TypeVar("R", bound=Row)
 Spell = Callable[[Sequence[int]], list[str]]
 """Texts of tokens, one each."""
-RANKED = {"best": "best_traces", "worst": "worst_traces"}
 
 
 @dataclass(frozen=True)
@@ -57,19 +55,22 @@ def find_trace(wanted: str, run: RunDirectory | None, tokenizer: Path | None = N
     if run is None:
         raise InputError(f"there is no file {wanted!r:.80}", "name a trace's JSON file, or an episode with --name RUN")
     with load_run(run.root, skip_corrupt=True) as connection:
-        rollout = _rollout(connection, wanted, run.name)
-        key = [rollout.trajectory_id]
-        rows = TraceRows(_rows(connection, SegmentRow, key), _rows(connection, CallRow, key), _rows(connection, SubagentRow, key))
-        task = connection.execute("SELECT kind || ', level ' || level FROM tasks WHERE task_id = ?", [rollout.task_id]).fetchone()
-        harness = connection.execute("SELECT config_json FROM harnesses WHERE harness_sha256 = ?", [rollout.harness_sha256]).fetchone()
-        rewards = _rows(connection, RewardRow, key)
+        rollout = _rollout(ask.episodes_named(connection, wanted), wanted, run.name)
+        key = rollout.trajectory_id
+        rows = TraceRows(
+            ask.rows_of_episode(connection, SegmentRow, key),
+            ask.rows_of_episode(connection, CallRow, key),
+            ask.rows_of_episode(connection, SubagentRow, key),
+        )
+        rewards = ask.rows_of_episode(connection, RewardRow, key)
+        task, harness = ask.around_episode(connection, rollout)
     return Found(
         read_trace(rollout, rows),
         f"run {run.name}, {rollout.stage}" + (f", step {rollout.step}" if rollout.step >= 0 else ""),
-        task[0] if task else "",
+        task,
         rewards[0] if rewards else None,
         _speller(tokenizer or run.training / "cold_start" / "tokenizer"),
-        json.loads(harness[0]) if harness else {},
+        json.loads(harness or "{}"),
     )
 
 
@@ -84,19 +85,7 @@ def _from_file(file: Path) -> Trace:
         raise CorruptArtifactError(f"{file} holds no trace: {where}: {first['msg']}", "write it with Trace.model_dump_json()") from error
 
 
-def _rollout(connection: duckdb.DuckDBPyConnection, wanted: str, run: str) -> RolloutRow:
-    columns = ", ".join(RolloutRow.model_fields)
-    if wanted in RANKED:
-        found = connection.execute(
-            f"SELECT {columns} FROM {RANKED[wanted]} "
-            "ORDER BY actor = 'student' DESC, stage = 'evaluation' DESC, rank, trajectory_id LIMIT 1"
-        )
-    else:
-        found = connection.execute(
-            f"SELECT {columns} FROM rollouts WHERE starts_with(trajectory_id, ?) ORDER BY trajectory_id <> ?, trajectory_id LIMIT 4",
-            [wanted, wanted],
-        )
-    rows = [RolloutRow(**dict(zip(RolloutRow.model_fields, row, strict=True))) for row in found.fetchall()]
+def _rollout(rows: list[RolloutRow], wanted: str, run: str) -> RolloutRow:
     if not rows:
         raise InputError(
             f"run {run!r} has no episode {wanted!r:.60}", "take an id from `ninefold catalog --query 'select trajectory_id from episodes'`"
@@ -105,12 +94,6 @@ def _rollout(connection: duckdb.DuckDBPyConnection, wanted: str, run: str) -> Ro
         known = ", ".join(r.trajectory_id for r in rows)
         raise InputError(f"several episodes of run {run!r} begin with {wanted!r:.60}", f"write more: {known}")
     return rows[0]
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, model: type[R], key: list[str]) -> list[R]:
-    columns = list(model.model_fields)
-    found = connection.execute(f"SELECT {', '.join(columns)} FROM {model.TABLE} WHERE trajectory_id = ?", key).fetchall()
-    return [model(**dict(zip(columns, row, strict=True))) for row in found]
 
 
 def _speller(folder: Path | None) -> Spell | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.families import make_environment
@@ -172,6 +172,7 @@ def test_positions_never_repeat_within_a_conversation(resources: Resources) -> N
     assert {seed for seed, _ in keys} == {7}
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.text("ab  c", max_size=8)), min_size=1, max_size=8), st.data())
 def test_any_plan_conserves_what_carries_loss(said: list[tuple[bool, str]], data: Any) -> None:
     history = TokenHistory(CODEC)

@@ -331,6 +331,8 @@ OPEN_ARG, CLOSE_ARG = _tag(CODEC.open, 'arg name="query"'), _tag(CODEC.close, "a
         ([*OPEN_CALL, *OPEN_ARG, *CLOSE_ARG, *OPEN_ARG, *CLOSE_ARG, *CLOSE_CALL], "twice"),
         ([*OPEN_CALL, *OPEN_ARG, *CLOSE_ARG, *TOKENIZER.encode(" "), *CLOSE_CALL], "loose"),
         ([*OPEN_CALL, CODEC.sep, *CLOSE_CALL], "stray separator"),
+        ([*OPEN_CALL, *TOKENIZER.encode("5"), CODEC.sep, *TOKENIZER.encode("5"), *CLOSE_CALL], "text, then a stray separator"),
+        ([*OPEN_CALL, *TOKENIZER.encode("5"), *OPEN_ARG, *CLOSE_ARG, *CLOSE_CALL], "text, then an argument"),
         ([*OPEN_CALL, CODEC.open, *TOKENIZER.encode("arg"), *CLOSE_CALL], "unended tag"),
         ([*OPEN_CALL, *_tag(CODEC.open, "tools"), *CLOSE_CALL], "nested channel"),
         ([*OPEN_CALL, *_tag(CODEC.close, "think"), *CLOSE_CALL], "wrong close"),
@@ -375,6 +377,18 @@ def test_a_call_that_does_not_fit_its_tool_is_marked_where_it_does_not(call: Too
     marked = [CODEC.transcript(body[s.start : s.end]) for s in CODEC.malformed_spans(body, PROBES)]
     assert marked == ([whole] if bad is None else [bad] if bad else [])
     assert CODEC.malformed_spans(body) == []
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_broken_call_is_marked_once_whatever_else_is_wrong_with_it(cut: bool) -> None:
+    wrong = [*_tag(CODEC.open, 'arg name="colour"'), *CLOSE_ARG]
+    lead, broken = _body(GOOD)[: LEAD + len(GOOD)], [*OPEN_CALL, *wrong, *wrong]
+    for tools in (None, PROBES):
+        body = [*lead, *broken] if cut else [*lead, *broken, *CLOSE_CALL, *_tag(CODEC.close, "tools"), CODEC.end]
+        (span,) = CODEC.malformed_spans(body, tools)
+        assert body[span.start : span.end] == [*broken, *([] if cut else CLOSE_CALL)]
+    (mild,) = CODEC.malformed_spans([*lead, *OPEN_CALL, *wrong], PROBES)
+    assert mild[:2] == (len(lead) + len(OPEN_CALL), len(lead) + len(OPEN_CALL) + len(wrong))
 
 
 def test_damage_outside_calls_breaks_the_message_from_there() -> None:

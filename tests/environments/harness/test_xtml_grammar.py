@@ -33,6 +33,8 @@ from tests.environments.harness.xtml_cases import (
 )
 
 VOCABULARY, SPELLED_VOCABULARY = Vocabulary(TOKENIZER, TOKENIZER.vocab_size), Vocabulary(SPELLED, SPELLED.vocab_size)
+SECOND = 'tool="do \\u0022it\\u0022 \\u6f22"'
+"""The second probe's name in a tag."""
 KINDS = ("integer", "number", "boolean", "array", "object")
 
 
@@ -220,9 +222,11 @@ def test_there_are_at_most_so_many_calls_numbered_in_order() -> None:
     ],
 )
 def test_calls_that_do_not_fit_are_not_accepted(arguments: dict[str, Any]) -> None:
-    assert not accepts(grammar().matcher(), _body(ToolCall(tool=PROBES[1].name, arguments=arguments)))
     fine = {"count": 1, "naïve": {}, "on": False, "list": [1], "rate": 1}
-    assert accepts(grammar().matcher(), _body(ToolCall(tool=PROBES[1].name, arguments=fine)))
+    for given_arguments, expected in ((arguments, False), (fine, True)):
+        body = _body(ToolCall(tool=PROBES[1].name, arguments=given_arguments))
+        assert accepts(grammar().matcher(), body) == expected
+        assert recogniser().recognises(CODEC.transcript(body)) == expected
 
 
 def test_wrong_settings_are_named() -> None:
@@ -317,6 +321,40 @@ def test_what_is_read_is_json_of_the_type(written: str, kind: str) -> None:
         assert valid
     elif valid:
         assert re.search(r"[ \n]", re.sub(r'"([^"\\]|\\.)*"', '""', written)), "only white space is refused"
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(_PIECES), max_size=9).map("".join), st.sampled_from(KINDS))
+@example("0." + "1" * 4297 + "e", "number")
+@example("[" * MAX_DEPTH, "array")
+@example('["\\ud83d', "array")
+def test_json_never_runs_into_a_dead_end(written: str, kind: str) -> None:
+    state = json_start(kind)
+    for char in written:
+        state = json_step(state, char) or state
+    for _ in range(4 * MAX_DEPTH):
+        if json_complete(state):
+            return
+        # The first of these that fits closes what is open, or begins the shortest value.
+        state = next(after for char in '"]}:0\\udctrefalsn[{' if (after := json_step(state, char)))
+    pytest.fail(f"{state} does not end")
+
+
+@pytest.mark.parametrize(
+    ("escapes", "whole"),
+    [
+        *[(r"\ud83d\ude42", True), (r"\uD83D\uDE42\ud83d\ude42", True), (r"\u00e9\n\/\\ \" \ud7ff\ue000", True)],
+        *[(r"\ude42", False), (r"\ud83d", False), (r"\ud83dx", False), (r"\ud83d\n", False), (r"\ud83d\ud83d", False)],
+        *[(r"\ud83d\u00e9", False), (r"\q", False), (r"\u12g4", False), (r"\u12", False), ("\n", False)],
+    ],
+)
+def test_escapes_spell_whole_characters(escapes: str, whole: bool) -> None:
+    for written in (f'["{escapes}"]', f'[{{"{escapes}":0}}]'):
+        assert _reads("array", written) == whole
+        call = f'[open]call {SECOND} index="0"[sep][open]arg name="list" type="json"[sep]{written}[close]arg[sep]'
+        call += '[open]arg name="count" type="integer"[sep]1[close]arg[sep][open]arg name="na\\u00efve" type="json"[sep]{}[close]arg[sep]'
+        spelled = f"[close]think[sep][open]tools[sep]{call}[close]call[sep][close]tools[sep][end_of_msg]"
+        assert recogniser().recognises(spelled) == whole
 
 
 def test_json_has_its_bounds() -> None:
@@ -482,7 +520,7 @@ def test_text_of_the_ebnf_spells_no_reserved_token(value: str, reserved: bool) -
     spelled = f"{value}[close]think[sep][end_of_msg]"
     assert recogniser().recognises(spelled) == (not reserved)
     in_json = json.dumps({"k": value}, separators=(",", ":"))
-    call = '[open]call tool="do \\u0022it\\u0022 \\u6f22" index="0"[sep][open]arg name="count" type="integer"[sep]1[close]arg[sep]'
+    call = f'[open]call {SECOND} index="0"[sep][open]arg name="count" type="integer"[sep]1[close]arg[sep]'
     call += f'[open]arg name="na\\u00efve" type="json"[sep]{in_json}[close]arg[sep][close]call[sep]'
     assert recogniser().recognises(f"[close]think[sep][open]tools[sep]{call}[close]tools[sep][end_of_msg]") == (not reserved)
 
