@@ -9,10 +9,13 @@ import json
 import multiprocessing
 import os
 import platform
+import shutil
+import subprocess
 import tarfile
+import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +28,8 @@ from environments.errors import CorruptArtifactError
 from environments.sandbox.base import SandboxConfig
 from environments.sandbox.images import DirectorySource, Image, ImageError, ImageLimits, ImageStore, OciSource, RequirementsSource
 from environments.sandbox.images.layers import Entry, Node, flatten, walk
+from environments.sandbox.images.sources import PACKAGES
+from environments.sandbox.process import ProcessBackend
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 
@@ -369,22 +374,40 @@ def wheel(folder: Path, name: str, source: str, needs: Sequence[str] = ()) -> No
             file.writestr(path, text)
 
 
-def test_requirements_are_resolved_once_with_what_they_need(tmp_path: Path, store: ImageStore) -> None:
-    wheels = tmp_path / "wheels"
+@pytest.fixture(scope="module")
+def open_folder() -> Iterator[Path]:
+    """A folder that user nobody can reach; pytest's own are closed."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def fruit(open_folder: Path) -> tuple[ImageStore, RequirementsSource, Image, Image]:
+    """A store that has resolved `apple`, which needs `pear`, and the same from a second store. The wheels are gone."""
+    wheels = open_folder / "wheels"
     wheel(wheels, "apple", "from pear import main\n", ["pear>=1"])
     wheel(wheels, "pear", "def main():\n    print('pear', __file__)\n")
     source = RequirementsSource(requirements=("apple",), pip_options=("--no-index", "--find-links", str(wheels)))
-    image = store.build([source], name="fruit")
-    packages = image.root / "opt/ninefold/python"
+    store = ImageStore(open_folder / "store")
+    images = [store.build([source], name="fruit"), ImageStore(open_folder / "second").build([source])]
+    for path in wheels.iterdir():
+        path.unlink()
+    return store, source, images[0], images[1]
+
+
+def test_requirements_are_resolved_once_with_what_they_need(
+    fruit: tuple[ImageStore, RequirementsSource, Image, Image], open_folder: Path, tmp_path: Path
+) -> None:
+    store, source, image, second = fruit
+    packages = image.root / PACKAGES
     assert store.requirements(source) == ("apple==1.0", "pear==1.0")
-    assert image.env == {"PYTHONPATH": "/opt/ninefold/python"}
+    assert image.env == {"PYTHONPATH": f"/{PACKAGES}"}
     assert (packages / "bin/apple-run").read_text().startswith("#!/usr/bin/env python3\n")
     compiled = next((packages / "__pycache__").glob("pear.*.pyc")).read_bytes()
     assert compiled[4:8] == (1).to_bytes(4, "little"), "byte code that checks nothing: the flag of PEP 552"
-    assert str(tmp_path).encode() not in compiled
-    assert ImageStore(tmp_path / "second").build([source]).layers == image.layers, "where it is built does not matter"
-    for path in wheels.iterdir():
-        path.unlink()
+    assert str(open_folder).encode() not in compiled
+    assert second.layers == image.layers, "where and when it was built does not matter"
     later = ImageStore(store.root)
     assert later.build([source]) == image
     assert later.open("fruit") == image
@@ -392,9 +415,7 @@ def test_requirements_are_resolved_once_with_what_they_need(tmp_path: Path, stor
         ImageStore(tmp_path / "other").build([source])
 
 
-def test_requirements_that_cannot_be(tmp_path: Path, store: ImageStore) -> None:
-    with pytest.raises(ImageError, match=r"could not install not a thing!: Invalid requirement.*not a thing"):
-        store.build([RequirementsSource(requirements=("not a thing!",), pip_options=("--no-index",))])
+def test_an_option_is_no_requirement() -> None:
     for line in ("-r other.txt", "--pre", "a\nb", ""):
         with pytest.raises(ValueError, match="is not a requirement"):
             RequirementsSource(requirements=(line,))
@@ -475,3 +496,41 @@ def test_garbage_is_what_no_name_refers_to(tmp_path: Path, store: ImageStore) ->
     assert store.collect_garbage().layers == kept.layers
     assert [list((store.root / name).iterdir()) for name in ("layers", "images", "tmp", "index")] == [[], [], [], []]
     assert store.build([below, above]) == dropped
+
+
+# --- in a sandbox -------------------------------------------------------------------------------------------------------------
+
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+
+
+def small_system(folder: Path) -> list[DirectorySource]:
+    """The system's Python, a shell and `cat` with the libraries they load: the least that an image of its own needs."""
+    programs = [Path("/bin/sh"), Path("/bin/cat"), SYSTEM_PYTHON]
+    stdlib = subprocess.run([SYSTEM_PYTHON, "-c", "import os; print(os.__file__)"], capture_output=True, text=True, check=True)
+    library = Path(stdlib.stdout.strip()).parent
+    said = subprocess.run(["ldd", *programs, *library.glob("lib-dynload/*.so")], capture_output=True, text=True, check=True).stdout
+    libraries = {Path(word) for word in said.split() if word.startswith("/") and Path(word).is_file()}
+    for path in [*programs, *libraries]:
+        at = folder / ("usr/bin" if path in programs else str(path.parent)[1:]) / path.name
+        at.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, at)
+    (folder / "bin").symlink_to("usr/bin")
+    return [DirectorySource(path=folder), DirectorySource(path=library, at=str(library)[1:])]
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(not SYSTEM_PYTHON.exists(), reason="no /usr/bin/python3 to make a small image of")
+def test_an_image_is_a_sandboxs_read_only_system(fruit: tuple[ImageStore, RequirementsSource, Image, Image], tmp_path: Path) -> None:
+    store, source, *_ = fruit
+    sample(tmp_path / "x")
+    sources = [*small_system(tmp_path / "system"), source, DirectorySource(path=tmp_path / "x", at="opt/there")]
+    image = store.build(sources, name="small")
+    backend = ProcessBackend()
+    with backend.create(image.config(SandboxConfig(memory_mb=256))) as one, backend.create(image.config()) as two:
+        assert one.exec(["python3", "-c", "import pear; pear.main()"]).stdout == f"pear /{PACKAGES}/pear.py\n"
+        assert two.exec(["cat", "/opt/there/data/a.txt"]).stdout == "one"
+        assert two.exec(["ls", "/"]).exit_code == 127, "only what the image holds"
+        for command in ("echo x > /opt/there/data/a.txt", "echo x > /usr/bin/new"):
+            assert "Read-only" in one.exec(["sh", "-c", command]).stderr
+        assert one.python("import pear\npear.__name__").stdout == "'pear'\n"
+    assert ImageStore(store.root).open("small") == image

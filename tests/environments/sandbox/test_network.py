@@ -16,7 +16,9 @@ import httpx
 import pytest
 
 from environments.errors import ConfigError, SandboxError
+from environments.sandbox.base import SandboxConfig
 from environments.sandbox.network import Access, AllowListProxy, ProxyLimits, Rule, forbidden_address, proxy_environment
+from environments.sandbox.process import ProcessBackend
 
 
 class _Site(BaseHTTPRequestHandler):
@@ -59,6 +61,7 @@ def site() -> Iterator[tuple[int, list[tuple[str, str, dict[str, str], bytes]]]]
     seen: list[tuple[str, str, dict[str, str], bytes]] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Site", (_Site,), {"seen": seen}))
     server.daemon_threads = True
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that hangs up is part of the tests
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield server.server_address[1], seen
@@ -79,6 +82,7 @@ def echo() -> Iterator[int]:
 
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo)
     server.daemon_threads = True
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that hangs up is part of the tests
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield server.server_address[1]
@@ -475,3 +479,50 @@ def test_one_proxy_serves_many_sandboxes(site: Any) -> None:
 
 def test_the_variables_lead_to_the_proxy() -> None:
     assert proxy_environment(3128)["https_proxy"] == proxy_environment(3128)["HTTP_PROXY"] == "http://127.0.0.1:3128"
+
+
+# --- from a sandbox -----------------------------------------------------------------------------------------------------------
+
+_INSIDE = """
+import socket, urllib.error, urllib.request
+def get(url, opener=urllib.request.build_opener()):
+    try:
+        return opener.open(url, timeout=10).read().decode().strip()
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.read().decode().strip()}"
+    except OSError as error:
+        return f"{type(error).__name__}"
+print(get("http://name.test:PORT/a"))
+print(get("http://other.test:PORT/a"))
+print(get("https://name.test:1/"))
+print(get("http://127.0.0.1:PORT/", urllib.request.build_opener(urllib.request.ProxyHandler({}))))
+try:
+    socket.create_connection(("1.1.1.1", 53), timeout=5)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.sandbox
+def test_a_sandbox_reaches_what_is_allowed_and_nothing_else(site: Any) -> None:
+    port, _ = site
+    with AllowListProxy([local(port, "name.test")], resolve=resolver({"name.test": ["127.0.0.1"]})) as proxy:
+        with ProcessBackend().create(SandboxConfig(env=proxy_environment(3128))) as box:
+            with box.serve(3128) as listener:
+                route = proxy.answer(listener, box.sandbox_id)
+            done = box.exec(["python3", "-c", _INSIDE.replace("PORT", str(port))], timeout_s=60)
+            assert done.stdout.splitlines() == [
+                "GET /a",
+                "403 other.test is not on the allow-list",
+                "URLError",
+                "URLError",
+                "Network is unreachable",
+            ], done.stderr
+            assert box.exec(["python3", "-c", "import urllib.request as u; u.urlopen('http://name.test:1/')"]).exit_code == 1
+            route.close()
+        assert [(a.sandbox_id, a.method, a.allowed) for a in settled(proxy, 4)] == [
+            (box.sandbox_id, "GET", True),
+            (box.sandbox_id, "GET", False),
+            (box.sandbox_id, "CONNECT", False),
+            (box.sandbox_id, "GET", False),
+        ]
