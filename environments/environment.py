@@ -11,7 +11,18 @@ from environments.errors import AgentError, BadArgumentsError, InfrastructureErr
 from environments.protocols import Observation, Outcome
 from environments.task import TaskSpec, ToolCall, ToolSpec
 
-_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
+_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
+
+ARTEFACTS = "artefacts"
+"""Table of a task's initial state, with a column `path`, that names the files (or, with `/` at the end, folders) of the
+sandbox's workspace which the outcome holds. No part of the world."""
 
 Answer = str | Observation
 """What a call returns."""
@@ -48,6 +59,8 @@ class Environment(ABC):
         self.submissions = 0
         self.on_call: OnCall | None = None
         """Hears of the calls that code inside the sandbox makes; set it before `setup`."""
+        self.refused_inside: frozenset[str] = frozenset()
+        """Tools that code inside the sandbox may not call just now: whoever runs a sub-agent's calls puts `submit` here."""
         self._equipment: Equipment | None = None
         self._turn = threading.Lock()  # code inside the sandbox may call while the agent does
         self._state = "new"
@@ -104,6 +117,8 @@ class Environment(ABC):
             InfrastructureError: a machine part failed. Nothing can be called afterwards.
         """
         with self._turn:
+            if nested and call.tool in self.refused_inside:
+                raise AgentError(f"{call.tool} cannot be called from here", "answer with your result instead")
             self._check(call)
             self.outcome.tool_calls += 1
             if self._equipment is None or call.tool in self.TOOLS:

@@ -7,6 +7,7 @@ from typing import Self
 
 from environments.protocols import Memory, SearchSource
 from environments.sandbox import CodePool
+from environments.sandbox.base import Backend
 from environments.vault import Vault
 
 
@@ -22,6 +23,8 @@ class Resources:
     pool: CodePool = field(default_factory=CodePool)
     memory: Memory | None = None
     """Where agents' notes persist between the episodes of a task."""
+    sandboxes: Backend | None = None
+    """Makes the sandboxes of agents' tools; None chooses the strongest backend that works here."""
 
     def __enter__(self) -> Self:
         return self

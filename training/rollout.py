@@ -126,10 +126,20 @@ class Run:
 
 def sample(engine: EmbeddedEngine, jobs: Iterable[Job], resources: Resources, codec: ChatCodec) -> Iterator[Rollout]:
     """Run all jobs to their end, yielding each as it finishes. At most `engine.capacity` conversations are under way at once."""
-    window = engine.config.max_position_embeddings
     waiting = iter(jobs)
     active: dict[str, Run] = {}
     """By request."""
+    try:
+        yield from _sample(engine, waiting, active, resources, codec)
+    finally:
+        for run in set(active.values()):  # nobody waits for these any more: their sandboxes go
+            run.tokens.episode.environment.close()
+
+
+def _sample(
+    engine: EmbeddedEngine, waiting: Iterator[Job], active: dict[str, Run], resources: Resources, codec: ChatCodec
+) -> Iterator[Rollout]:
+    window = engine.config.max_position_embeddings
     exhausted = False
     while True:
         while not exhausted and len(active) < engine.capacity:

@@ -11,6 +11,7 @@ from environments.families.coding import CodingEnvironment
 from environments.families.search import SearchEnvironment
 from environments.resources import Resources
 from environments.task import TaskSpec, ToolSpec
+from environments.tools import toolbox_for
 
 TOOLS: tuple[ToolSpec, ...] = tuple(
     tool for family in (SearchEnvironment, SettingsEnvironment, CodingEnvironment) for tool in family.TOOLS.values()
@@ -26,7 +27,15 @@ def make_environment(task: TaskSpec, resources: Resources, extra_tools: Sequence
 
     Raises:
         InputError: no such family, or the resources lack what the family needs.
+        ConfigError: an extra tool that there is not.
     """
+    environment = _of_family(task, resources)
+    if (toolbox := toolbox_for(task, environment.TOOLS, resources, extra_tools)) is not None:
+        environment.equip(toolbox)
+    return environment
+
+
+def _of_family(task: TaskSpec, resources: Resources) -> Environment:
     if task.family == "search":
         if resources.corpus is None:
             raise InputError("a search task needs a corpus", "pass Resources(corpus=...)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from environments.environment import Environment
+from environments.environment import ARTEFACTS, Environment
 from environments.task import ToolParameter, ToolSpec
 
 LOST_WRITES = "lost_writes"
@@ -31,7 +31,7 @@ class SettingsEnvironment(Environment):
     def setup(self) -> None:
         super().setup()
         tables = self.task.initial_state.tables
-        self.outcome.tables = {name: [dict(row) for row in rows] for name, rows in tables.items() if name != LOST_WRITES}
+        self.outcome.tables = {name: [dict(row) for row in rows] for name, rows in tables.items() if name not in (LOST_WRITES, ARTEFACTS)}
         self._stale: set[str] = set()
         self._to_lose = {row["name"] for row in tables.get(LOST_WRITES, ())}
 

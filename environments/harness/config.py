@@ -95,6 +95,11 @@ class HarnessConfig(Frozen):
         shown = list(self.tools.names.values())
         if len(set(shown)) < len(shown):
             raise ConfigError(f"harness {self.name!r} shows two tools under one name: {', '.join(shown)}", "give each its own")
+        if self.tools.names and self.tools.interface in ("bash", "code"):
+            raise ConfigError(
+                f"harness {self.name!r} renames tools in the {self.tools.interface} interface, where code calls them by their own names",
+                "leave the names out",
+            )
         own = [name for name in ("skills", "memory", "subagents") if getattr(self, name)]
         if own and self.tools.interface in ("bash", "code"):
             raise ConfigError(

@@ -248,9 +248,15 @@ class Episode:
         return Message(role="tool", tool=call.tool, index=call.index, content=self.harness.observe(text))
 
     def _execute(self, who: Conversation, call: ToolCall) -> str | Observation:
-        if who.conversation_id and call.tool == "submit":
+        if not who.conversation_id:
+            return self.execute(call)
+        if call.tool == "submit":
             raise BadArgumentsError("a sub-agent cannot submit", "answer with your result instead")
-        return self.execute(call)
+        self.environment.refused_inside = frozenset({"submit"})  # nor may code that it runs
+        try:
+            return self.execute(call)
+        finally:
+            self.environment.refused_inside = frozenset()
 
     def _own_tool(self, who: Conversation, name: str, call: ToolCall) -> str | None:
         spec = next(t for t in (SKILL, REMEMBER, DELEGATE) if t.name == name)
@@ -295,7 +301,11 @@ class Episode:
     def finalize(self) -> Outcome:
         """End the episode and return what the verifier may see."""
         self.stop = self.stop or "aborted"
-        return self.environment.finalize()
+        try:
+            return self.environment.finalize()
+        except InfrastructureError as error:  # the sandbox died before its declared files were read
+            self._fail(error)
+            return self.environment.outcome
 
     # --- the harness's own tools ---------------------------------------------------------------------------------------------
 

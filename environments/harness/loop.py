@@ -45,9 +45,10 @@ def run_messages(
     """
     started = time.monotonic()
     episode = open_episode(task, resources, harness, effort, make)
-    generate_s = drive(episode, policy, window)
-    before = time.monotonic()
-    stop, verdict = conclude(episode, resources)
+    with episode.environment:  # closes its sandbox when the policy raises
+        generate_s = drive(episode, policy, window)
+        before = time.monotonic()
+        stop, verdict = conclude(episode, resources)
     main, *children = episode.conversations
     return Trace(
         trajectory_id=uuid.uuid4().hex[:16],

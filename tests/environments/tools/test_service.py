@@ -177,6 +177,14 @@ def test_a_builtins_name_is_a_command_where_it_is_no_option(make: Make) -> None:
     assert bash(environment, "echo $PATH").text.count("ninefold-tools") == 1  # it does not grow from call to call
 
 
+def test_an_agent_that_breaks_its_sandbox_breaks_no_machine(make: Make) -> None:
+    environment = make("bash", "python")
+    bash(environment, "rm -rf /tmp/.ninefold-tools; dd if=/dev/zero of=/tmp/x bs=1M count=100; kill -9 -1")
+    assert python(environment, "get('width')").text == "'70'"  # the interpreter needs no file
+    assert "command not found" in bash(environment, "get width").text
+    assert bash(environment, "rm /tmp/x; echo still here").text == "still here"
+
+
 def test_submitting_from_inside_ends_the_episode(make: Make) -> None:
     environment = make("bash")
     seen = bash(environment, "submit; get width; echo code $?")

@@ -32,6 +32,10 @@ class _Echo(http.server.BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # a client that has gone
+            super().handle()
+
     def log_message(self, format: str, *args: object) -> None:
         """Quiet."""
 
@@ -73,10 +77,11 @@ def ask(proxy: SiteProxy, url: str, method: str = "GET", body: str | None = None
 def raw(proxy: SiteProxy, data: bytes) -> bytes:
     place, port = proxy.address.removeprefix("http://").split(":")
     with socket.create_connection((place, int(port)), timeout=10) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
         answer = b""
-        with contextlib.suppress(ConnectionResetError):  # it was not read to its end
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # it may not be read to its end
+            connection.sendall(data)
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
             while chunk := connection.recv(1 << 16):
                 answer += chunk
         return answer

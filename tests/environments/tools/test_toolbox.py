@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from environments.environment import ARTEFACTS, Environment
-from environments.errors import AgentError, BadArgumentsError, ConfigError, InfrastructureError, InputError, SandboxError
+from environments.errors import AgentError, BadArgumentsError, ConfigError, InfrastructureError, InputError, SandboxError, UnsupportedError
 from environments.families import make_environment
 from environments.protocols import Observation
 from environments.resources import Resources
@@ -201,3 +201,15 @@ def test_a_backend_without_services_still_runs_the_sandboxs_tools(
     assert "NameError" in call(environment, "python", code="get('width')")
     assert "commands here" not in next(tool.description for tool in environment.tools if tool.name == "bash")
     environment.close()
+    carried = make_environment(environment.task, Resources(Vault(Path()), sandboxes=local), ("python",))
+    with pytest.raises(UnsupportedError, match="has no services"):
+        carried.setup()
+    assert local.made[-1].state == "closed"
+
+
+@pytest.mark.sandbox
+def test_without_a_backend_the_strongest_that_works_is_taken(build: Build) -> None:
+    task = build(("bash",)).task
+    with make_environment(task, Resources(Vault(Path()))) as environment:
+        environment.setup()
+        assert call(environment, "bash", command="get width") == "70"
