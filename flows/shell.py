@@ -7,10 +7,9 @@ import shlex
 from collections.abc import Callable, Iterable
 
 from environments.errors import ConfigError, InputError
-from environments.families import make_environment
 from environments.harness.config import HarnessConfig
 from environments.harness.episode import Episode
-from environments.harness.loop import conclude
+from environments.harness.loop import conclude, open_episode
 from environments.harness.presets import PRESETS
 from environments.resources import Resources
 from environments.task import Message, TaskSpec, ToolCall, ToolParameter, ToolSpec
@@ -69,9 +68,8 @@ def shell(run: RunDirectory, task: TaskSpec, harness: HarnessConfig, tools: tupl
 
 def play(shared: Resources, task: TaskSpec, harness: HarnessConfig, tools: tuple[str, ...], lines: Iterable[str], say: Say) -> Trace:
     """As `shell`, with resources at hand."""
-    with make_environment(task, shared, tools) as environment:
-        episode = Episode(environment, harness, memory=shared.memory)
-        opening = episode.start()
+    with open_episode(task, shared, harness, extra_tools=tools) as episode:
+        opening = list(episode.messages)
         say("\n\n".join(f"[{m.role}{' ' + m.option if m.option else ''}] {m.content}" for m in opening))
         say(f"\n{_state(episode)}  :help tells how to call them.")
         source = iter(lines)

@@ -133,7 +133,7 @@ def sample(engine: EmbeddedEngine, jobs: Iterable[Job], resources: Resources, co
         yield from _sample(engine, waiting, active, resources, codec)
     finally:
         for run in set(active.values()):  # nobody waits for these any more: their sandboxes go
-            run.tokens.episode.environment.close()
+            run.tokens.episode.close()
 
 
 def _sample(

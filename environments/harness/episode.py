@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, Self
 
 from environments.environment import Environment
 from environments.errors import AgentError, BadArgumentsError, ConfigError, InfrastructureError, MalformedCallError
@@ -24,7 +24,13 @@ from environments.task import Effort, Image, Message, ToolCall, ToolSpec
 from environments.trace import StopReason, ToolRecord
 
 Execute = Callable[[ToolCall], str | Observation]
-"""Carries out a call of the environment: `Environment.step`, or a transport around it."""
+
+
+class Transport(Protocol):
+    """What carries calls to the environment in place of a direct `step`."""
+
+    def __call__(self, call: ToolCall) -> str | Observation: ...
+    def close(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -79,14 +85,15 @@ class Episode:
         harness: HarnessConfig,
         effort: Effort | None = None,
         memory: Memory | None = None,
-        execute: Execute | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.environment = environment
         self.task = environment.task
         self.harness = harness
         self.effort = effort
         self.memory = memory
-        self.execute = execute or environment.step
+        self._transport = transport
+        self.execute: Execute = environment.step if transport is None else transport
         environment.on_call = self._nested
         self.conversations: list[Conversation] = []
         self.records: list[ToolRecord] = []
@@ -306,6 +313,20 @@ class Episode:
         except InfrastructureError as error:  # the sandbox died before its declared files were read
             self._fail(error)
             return self.environment.outcome
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Free what the episode holds of the machine. May be called again, and in place of `finalize`."""
+        self.environment.close()
+        if self._transport is not None:
+            self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # --- the harness's own tools ---------------------------------------------------------------------------------------------
 

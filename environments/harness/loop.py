@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from environments.environment import Environment
 from environments.errors import InfrastructureError
 from environments.families import make_environment
 from environments.harness.config import ENDPOINT, HarnessConfig
@@ -33,7 +32,6 @@ def run_messages(
     effort: Effort | None = None,
     *,
     window: int = 128_000,
-    make: Callable[[TaskSpec, Resources], Environment] | None = None,
 ) -> Trace:
     """Run one whole episode and judge it.
 
@@ -44,8 +42,8 @@ def run_messages(
         window: tokens that the policy can hold, for context management.
     """
     started = time.monotonic()
-    episode = open_episode(task, resources, harness, effort, make)
-    with episode.environment:  # closes its sandbox when the policy raises
+    episode = open_episode(task, resources, harness, effort)
+    with episode:  # closes its sandbox when the policy raises
         generate_s = drive(episode, policy, window)
         before = time.monotonic()
         stop, verdict = conclude(episode, resources)
@@ -83,12 +81,17 @@ def open_episode(
     resources: Resources,
     harness: HarnessConfig,
     effort: Effort | None = None,
-    make: Callable[[TaskSpec, Resources], Environment] | None = None,
+    extra_tools: Sequence[str] = (),
 ) -> Episode:
-    """A started episode of `task` under `harness`, in an environment that offers what the harness calls through."""
+    """A started episode of `task` under `harness`, in an environment that offers what the harness calls through, and `extra_tools`."""
     carrier = CARRIER.get(harness.tools.interface)
-    environment = make(task, resources) if make else make_environment(task, resources, extra_tools=(carrier,) if carrier else ())
-    episode = Episode(environment, harness, effort, resources.memory)
+    environment = make_environment(task, resources, tuple(dict.fromkeys([*([carrier] if carrier else []), *extra_tools])))
+    transport = None
+    if harness.tools.transport == "mcp":
+        from environments.mcp.transport import McpTransport  # takes half a second to import
+
+        transport = McpTransport.over(environment)
+    episode = Episode(environment, harness, effort, resources.memory, transport)
     episode.start()
     return episode
 
