@@ -19,18 +19,21 @@ TOOLS: tuple[ToolSpec, ...] = tuple(
 """Every tool of every family."""
 
 
-def make_environment(task: TaskSpec, resources: Resources, extra_tools: Sequence[str] = ()) -> Environment:
+def make_environment(
+    task: TaskSpec, resources: Resources, extra_tools: Sequence[str] = (), carrier: str | None = None
+) -> Environment:
     """A fresh environment for one episode of `task`.
 
     Args:
-        extra_tools: tools of `environments.tools` that the harness needs beside the task's own.
+        extra_tools: tools of `environments.tools` to offer beside the task's own.
+        carrier: `bash` or `python`, where the harness calls all others through it.
 
     Raises:
         InputError: no such family, or the resources lack what the family needs.
         ConfigError: an extra tool that there is not.
     """
     environment = _of_family(task, resources)
-    if (toolbox := toolbox_for(task, environment.TOOLS, resources, extra_tools)) is not None:
+    if (toolbox := toolbox_for(task, environment.TOOLS, resources, extra_tools, carrier)) is not None:
         environment.equip(toolbox)
     return environment
 

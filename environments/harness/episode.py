@@ -108,7 +108,7 @@ class Episode:
         if carrier and carrier not in {t.name for t in environment.tools}:
             raise ConfigError(
                 f"harness {harness.name!r} calls everything through {carrier}, which this environment does not offer",
-                f"make the environment with extra_tools=({carrier!r},), or use another harness",
+                f"make the environment with carrier={carrier!r}, or use another harness",
             )
         if harness.memory and memory is None:
             raise ConfigError(f"harness {harness.name!r} keeps notes, but there is no place for them", "pass memory=FileMemory(folder)")

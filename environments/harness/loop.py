@@ -84,8 +84,7 @@ def open_episode(
     extra_tools: Sequence[str] = (),
 ) -> Episode:
     """A started episode of `task` under `harness`, in an environment that offers what the harness calls through, and `extra_tools`."""
-    carrier = CARRIER.get(harness.tools.interface)
-    environment = make_environment(task, resources, tuple(dict.fromkeys([*([carrier] if carrier else []), *extra_tools])))
+    environment = make_environment(task, resources, extra_tools, CARRIER.get(harness.tools.interface))
     transport = None
     if harness.tools.transport == "mcp":
         from environments.mcp.transport import McpTransport  # takes half a second to import

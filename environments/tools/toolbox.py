@@ -214,15 +214,18 @@ class Toolbox:
         return found
 
 
-def toolbox_for(task: TaskSpec, own: Mapping[str, ToolSpec], resources: Resources, extra: Sequence[str] = ()) -> Toolbox | None:
+def toolbox_for(
+    task: TaskSpec, own: Mapping[str, ToolSpec], resources: Resources, extra: Sequence[str] = (), carrier: str | None = None
+) -> Toolbox | None:
     """The toolbox that a task needs beside its family's `own` tools; None when it needs none.
 
     Args:
-        extra: tools that a harness needs besides, as those that it calls all others through.
+        extra: further tools to offer.
+        carrier: the tool that a harness calls all others through.
 
     Raises:
         ConfigError: there is no such tool.
     """
     names = [name for name in task.tools if name in TOOLS and name not in own]
-    names += [name for name in extra if name not in names and name not in own]
-    return Toolbox(task, names, resources.sandboxes, carriers=extra) if names else None
+    names += [name for name in dict.fromkeys([*extra, *([carrier] if carrier else [])]) if name not in names and name not in own]
+    return Toolbox(task, names, resources.sandboxes, carriers=(carrier,) if carrier else ()) if names else None

@@ -33,11 +33,11 @@ def make(backend: Backend, tmp_path: Path) -> Iterator[Make]:
     """An environment over the settings store with bash and python; calls from inside land in its `heard`."""
     made: list[Environment] = []
 
-    def start(*names: str, submissions: int = 1, extra: tuple[str, ...] = ()) -> Environment:
+    def start(*names: str, submissions: int = 1, carrier: str | None = None) -> Environment:
         budgets = BUDGETS.model_copy(update={"submissions": submissions})
         task = settings_task(Vault(tmp_path / "vault"), budgets=budgets)
         task = task.model_copy(update={"tools": (*task.tools, *names)})
-        environment = make_environment(task, Resources(Vault(tmp_path / "vault"), sandboxes=backend), extra)
+        environment = make_environment(task, Resources(Vault(tmp_path / "vault"), sandboxes=backend), (), carrier)
         environment.heard = []  # type: ignore[attr-defined]
         environment.on_call = lambda call, answer, error: environment.heard.append((call.tool, call.arguments, answer, error))  # type: ignore[attr-defined]
         made.append(environment)
@@ -111,7 +111,7 @@ for call in calls:
 
 def test_names_of_builtins_stay_pythons_unless_the_interpreter_carries_all_calls(make: Make) -> None:
     assert python(make("python"), "set([1, 1]), 'set' in globals()").text == "({1}, False)"
-    carrying = make(extra=("python",))
+    carrying = make(carrier="python")
     assert [t.name for t in carrying.tools] == ["get", "set", "submit", "python"]
     assert python(carrying, "set('width', '9'), get('width'), set([1, 1]), set(), tools.set(name='width', value='8')").text == (
         "('ok', '9', {1}, set(), 'ok')"
@@ -355,7 +355,7 @@ def test_the_search_familys_tools_are_commands_too(backend: Backend, tmp_path: P
     vault = Vault(tmp_path / "vault")
     resources = make_resources(vault)
     resources.sandboxes = backend
-    with make_environment(search_task(vault), resources, extra_tools=("bash",)) as environment:
+    with make_environment(search_task(vault), resources, carrier="bash") as environment:
         environment.setup()
         first = bash(environment, "search width | head -n 1").text
         assert first.startswith("1 ")

@@ -201,7 +201,7 @@ def test_a_backend_without_services_still_runs_the_sandboxs_tools(
     assert "NameError" in call(environment, "python", code="get('width')")
     assert "commands here" not in next(tool.description for tool in environment.tools if tool.name == "bash")
     environment.close()
-    carried = make_environment(environment.task, Resources(Vault(Path()), sandboxes=local), ("python",))
+    carried = make_environment(environment.task, Resources(Vault(Path()), sandboxes=local), carrier="python")
     with pytest.raises(UnsupportedError, match="has no services"):
         carried.setup()
     assert local.made[-1].state == "closed"
