@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import anthropic
-import httpx2
 import pytest
 
 from environments.errors import EngineError
@@ -41,7 +40,9 @@ def opened(
     engine = PreparedEngine(CODEC, lines)
     with Gateway(EngineBackend(engine, CODEC, 4000), **more) as gateway:
         session = gateway.open(limits)
-        with anthropic.Anthropic(base_url=gateway.listen(), api_key=session.token, http_client=httpx2.Client(verify=False)) as client:
+        with anthropic.Anthropic(
+            base_url=gateway.listen().url, api_key=session.token, http_client=anthropic.DefaultHttpxClient(verify=False)
+        ) as client:
             yield gateway, session, client, engine
 
 
@@ -185,7 +186,9 @@ def test_a_slow_answer_pings_and_fails_inside_the_stream() -> None:
 
     with Gateway(PolicyBackend(ScriptedPolicy(broken)), keepalive_s=0.05) as gateway:
         session = gateway.open()
-        client = anthropic.Anthropic(base_url=gateway.listen(), auth_token=session.token, http_client=httpx2.Client(verify=False))
+        client = anthropic.Anthropic(
+            base_url=gateway.listen().url, auth_token=session.token, http_client=anthropic.DefaultHttpxClient(verify=False)
+        )
         with (
             pytest.raises(anthropic.APIStatusError, match="it burns"),
             client.messages.stream(model="m", max_tokens=9, messages=HELLO) as stream,

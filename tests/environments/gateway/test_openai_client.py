@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -42,7 +44,9 @@ def opened(backend: Any, limits: Limits = DEFAULT_LIMITS, **more: Any) -> Iterat
     with Gateway(backend, **more) as gateway:
         session = gateway.open(limits)
         # Certificates, which loopback does not need, take longer to read than all else here.
-        with openai.OpenAI(base_url=gateway.listen() + "/v1", api_key=session.token, http_client=httpx.Client(verify=False)) as client:
+        with openai.OpenAI(
+            base_url=gateway.listen().url + "/v1", api_key=session.token, http_client=openai.DefaultHttpxClient(verify=False)
+        ) as client:
             yield gateway, session, client
 
 
@@ -156,9 +160,10 @@ def test_changed_arguments_are_the_clients_own_words() -> None:
     backend = engine_backend([say("", "", ("search", {"query": "a"})), say("ok")])
     engine: Any = backend.engine
     with opened(backend) as (gateway, session, client):
-        said = client.chat.completions.create(model="m", messages=HELLO, tools=[SEARCH]).choices[0].message.model_dump(exclude_none=True)
+        first = client.chat.completions.create(model="m", messages=HELLO, tools=[SEARCH]).choices[0].message
+        said: Any = first.model_dump(exclude_none=True)
         said["tool_calls"][0]["function"]["arguments"] = '{"query": "b"}'
-        result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "r"}
+        result: Any = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "r"}
         client.chat.completions.create(model="m", messages=[*HELLO, said, result], tools=[SEARCH])
         recording = gateway.trace(session)
     assert_exact(engine, recording)
@@ -231,6 +236,38 @@ def test_tool_choice_follows_the_input_and_leaves_the_prefix_untouched() -> None
     assert engine.sampled[1][0][: len(engine.sampled[0][0])] == engine.sampled[0][0]
 
 
+def test_effort_and_format_are_option_messages() -> None:
+    backend = engine_backend([say("{}")])
+    with Gateway(backend) as gateway:
+        session = gateway.open(effort="low")
+        client = openai.OpenAI(
+            base_url=gateway.listen().url + "/v1", api_key=session.token, http_client=openai.DefaultHttpxClient(verify=False)
+        )
+        client.chat.completions.create(model="m", messages=HELLO, tools=[SEARCH], response_format={"type": "json_object"})
+    said = CODEC.transcript(backend.engine.sampled[0][0])  # type: ignore[attr-defined]
+    order = [said.index(f'option="{option}"') for option in ("tools", "effort", "response_format")]
+    assert order == sorted(order)
+    assert order[1] < said.index("find  width") < order[2]
+    assert "Reasoning effort: low." in said
+
+
+def test_no_log_holds_a_token(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name in ("httpx", "httpx2", "httpcore", "httpcore2", "openai"):  # the clients' own logs are theirs
+        caplog.set_level(logging.CRITICAL, name)
+    with Gateway(engine_backend([say("one"), EngineError("it burns")])) as gateway:
+        session = gateway.open()
+        url = f"{gateway.listen().url}/s/{session.token}/v1"
+        client = openai.OpenAI(base_url=url, api_key=session.token, http_client=openai.DefaultHttpxClient(verify=False))
+        client.chat.completions.create(model="m", messages=HELLO)
+        for call in (client.embeddings.create, client.chat.completions.create):
+            with pytest.raises(openai.APIStatusError) as caught:
+                call(model="m", **({"input": "x"} if call == client.embeddings.create else {"messages": HELLO}))
+            assert session.token not in str(caught.value)
+        assert session.token not in gateway.trace(session).failure
+    assert session.token not in caplog.text
+
+
 def test_calls_that_are_none_are_marked_and_counted() -> None:
     prefix = [*CODEC.tokenizer.encode("x"), CODEC.close, *CODEC.tokenizer.encode("think"), CODEC.sep]
     broken = [*prefix, CODEC.open, *CODEC.tokenizer.encode("nonsense"), CODEC.sep, CODEC.end]
@@ -258,6 +295,7 @@ def test_budgets_end_a_session_in_the_wires_own_words() -> None:
         assert (gateway.trace(session).stop, gateway.trace(session).requests) == ("steps", 1)
     with opened(engine_backend(lines), Limits(output_tokens=4)) as (gateway, session, client):
         assert client.chat.completions.create(model="m", messages=HELLO).choices[0].finish_reason == "length"
+        assert gateway.trace(session).stop == "output_tokens"
         with pytest.raises(openai.RateLimitError, match="output tokens"):
             client.chat.completions.create(model="m", messages=HELLO)
         assert (gateway.trace(session).stop, gateway.trace(session).output_tokens) == ("output_tokens", 4)
@@ -306,7 +344,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_bad_requests_are_named_and_cost_nothing() -> None:
+def test_bad_requests_are_named_and_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(engine_backend([])) as (gateway, session, client):
         for change, param in BAD:
             with pytest.raises(openai.BadRequestError) as caught:
@@ -314,6 +352,10 @@ def test_bad_requests_are_named_and_cost_nothing() -> None:
             assert (caught.value.param, caught.value.type) == (param, "invalid_request_error")
         with pytest.raises(openai.BadRequestError, match="not JSON"):
             client.post("/chat/completions", content=b"{", cast_to=object)
+        monkeypatch.setattr("environments.gateway.app.MAX_BODY_BYTES", 1000)
+        with pytest.raises(openai.APIStatusError, match="the request is over") as large:
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * 2000}])
+        assert large.value.status_code == 413
         with pytest.raises(openai.NotFoundError):
             client.embeddings.create(model="m", input="x")
         with pytest.raises(openai.AuthenticationError):
@@ -325,10 +367,12 @@ def test_bad_requests_are_named_and_cost_nothing() -> None:
 def test_sessions_are_told_apart_and_can_be_in_the_path() -> None:
     backend = engine_backend([say("one"), say("two"), say("three")])
     with Gateway(backend) as gateway:
-        url = gateway.listen()
+        url = gateway.listen().url
         sessions = [gateway.open(seed=i) for i in range(2)]
-        by_path = openai.OpenAI(base_url=f"{url}/s/{sessions[0].token}/v1", api_key="any", http_client=httpx.Client(verify=False))
-        by_key = openai.OpenAI(base_url=f"{url}/v1", api_key=sessions[1].token, http_client=httpx.Client(verify=False))
+        by_path = openai.OpenAI(
+            base_url=f"{url}/s/{sessions[0].token}/v1", api_key="any", http_client=openai.DefaultHttpxClient(verify=False)
+        )
+        by_key = openai.OpenAI(base_url=f"{url}/v1", api_key=sessions[1].token, http_client=openai.DefaultHttpxClient(verify=False))
         assert by_path.chat.completions.create(model="m", messages=HELLO).choices[0].message.content == "one"
         assert by_key.chat.completions.create(model="m", messages=HELLO).choices[0].message.content == "two"
         assert [len(gateway.trace(s).segments) for s in sessions] == [1, 1]
@@ -347,7 +391,11 @@ def test_a_message_policy_answers_with_tools_and_is_not_trainable() -> None:
         seen.append((list(messages), list(tools)))
         return Message(role="assistant", thinking="hm", calls=(ToolCall(tool="search", arguments={"query": "a"}),))
 
-    policy = ScriptedPolicy(look, lambda m, t: (seen.append((list(m), list(t))), say("done"))[1])
+    def finish(messages: Any, tools: Any) -> Message:
+        seen.append((list(messages), list(tools)))
+        return say("done")
+
+    policy = ScriptedPolicy(look, finish)
     with opened(PolicyBackend(policy)) as (gateway, session, client):
         first = client.chat.completions.create(model="m", messages=HELLO, tools=[SEARCH]).choices[0].message
         assert first.tool_calls
@@ -380,3 +428,31 @@ def test_a_slow_answer_keeps_the_stream_alive_and_fails_inside_it() -> None:
         with pytest.raises(openai.APIError, match="it burns"):
             list(client.chat.completions.create(model="m", messages=HELLO, stream=True))
         assert gateway.trace(session).stop == "infrastructure"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_nobody_waits_for_counts_and_is_no_part_of_any_context(stream: bool) -> None:
+    asked, free = threading.Event(), threading.Event()
+
+    def slow(*_: Any) -> Message:
+        asked.set()
+        free.wait(20)
+        return say("too late")
+
+    with opened(PolicyBackend(ScriptedPolicy(slow, say("in time"))), keepalive_s=0.05) as (gateway, session, client):
+        body = json.dumps({"model": "m", "messages": HELLO, "stream": stream}).encode()
+        head = f"POST /s/{session.token}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as gone:
+            gone.sendall(head.encode() + body)
+            assert asked.wait(20)
+            if stream:
+                assert b"200 OK" in gone.recv(4096)
+        time.sleep(0.2)  # the server sees the end of the connection in its own time
+        free.set()
+        while gateway.trace(session).requests < 1:
+            time.sleep(0.01)
+        assert gateway.trace(session).segments == ()
+        assert client.chat.completions.create(model="m", messages=HELLO).choices[0].message.content == "in time"
+        recording = gateway.trace(session)
+    assert recording.requests == 2
+    assert [m.content for s in recording.segments for m in s.messages if m.role == "assistant"] == ["in time"]

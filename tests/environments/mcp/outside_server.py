@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import anyio
-import mcp_types as types
+from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError

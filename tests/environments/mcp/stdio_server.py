@@ -13,7 +13,7 @@ from tests.environments import small_tasks
 if __name__ == "__main__":
     family, folder = sys.argv[1:]
     vault = Vault(Path(folder))
-    tasks = {"search": small_tasks.search_task, "assistant": small_tasks.settings_task, "coding": small_tasks.coding_task}
-    with small_tasks.make_resources(vault) as resources, make_environment(tasks[family](vault), resources) as environment:
+    task = small_tasks.search_task(vault) if family == "search" else small_tasks.coding_task(vault)
+    with small_tasks.make_resources(vault) as resources, make_environment(task, resources) as environment:
         environment.setup()
         serve_stdio(environment_server(environment))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-import mcp_types as types
 import pytest
-from mcp import Client
+from mcp import Client, types
 from mcp.client.stdio import StdioServerParameters
 
 from environments.environment import Answer, Environment
-from environments.errors import AgentError, InfrastructureError, SandboxError
+from environments.errors import AgentError, BadArgumentsError, ConfigError, InfrastructureError, SandboxError
 from environments.families import make_environment
 from environments.harness.config import HarnessConfig, ToolModule
 from environments.harness.episode import Episode
+from environments.mcp.__main__ import read_task
 from environments.mcp.server import HttpServer, environment_server, make_server
 from environments.mcp.transport import McpTransport
 from environments.protocols import Observation
@@ -28,7 +28,7 @@ from environments.verifiers import judge
 from tests.environments.small_tasks import DOUBLE, coding_task, make_resources, message, search_task, settings_task
 
 ROOT = Path(__file__).parents[3]
-TASKS = {"search": search_task, "assistant": settings_task, "coding": coding_task}
+TASKS: dict[str, Callable[[Vault], TaskSpec]] = {"search": search_task, "assistant": settings_task, "coding": coding_task}
 CALLS: dict[str, list[ToolCall]] = {
     "search": [
         ToolCall(tool="search", arguments={"query": "textwrap.wrap"}),
@@ -75,7 +75,17 @@ def tried(execute: Any, call: ToolCall) -> Answer | tuple[str, str]:
         return type(error).__name__, str(error)
 
 
+def served_task(task: TaskSpec, vault: Vault) -> StdioServerParameters:
+    """The package's own command."""
+    path = vault.root.with_name("task.json")
+    path.write_text(task.model_dump_json())
+    arguments = ["-m", "environments.mcp", "--task", str(path), "--vault", str(vault.root)]
+    return StdioServerParameters(command=sys.executable, args=arguments, cwd=ROOT)
+
+
 def connected(wire: str, family: str, environment: Environment, resources: Resources) -> McpTransport:
+    if wire == "stdio" and family == "assistant":
+        return McpTransport(served_task(environment.task, resources.vault))
     if wire == "stdio":
         script = str(Path(__file__).with_name("stdio_server.py"))
         command = [script, family, str(resources.vault.root)]
@@ -92,7 +102,8 @@ def test_answers_and_refusals_are_the_same_over_every_transport(family: str, wir
     with connected(wire, family, environment, resources) as transport:
         for call in [*REFUSED[:3], *CALLS[family], *REFUSED[:1]]:
             assert tried(transport, call) == tried(direct.step, call)
-        assert tried(transport, REFUSED[3])[0] == "BadArgumentsError"
+        with pytest.raises(BadArgumentsError, match="lone surrogate"):
+            transport(REFUSED[3])
         listed = transport.session.tools()
     assert [(t.name, t.description) for t in listed] == [(t.name, t.description) for t in direct.tools]
     assert all(t.input_schema["additionalProperties"] is False for t in listed)
@@ -105,7 +116,7 @@ def test_an_episode_over_mcp_is_judged_as_any_other(resources: Resources) -> Non
     environment = make_environment(task, resources)
     harness = HarnessConfig(name="over-mcp", tools=ToolModule(transport="mcp", names={"get": "mcp__app__get"}))
     with McpTransport.over(environment) as transport:
-        episode = Episode(environment, harness, execute=transport)
+        episode = Episode(environment, harness, transport=transport)
         episode.start()
         assert episode.act(message("mcp__app__get", name="width"))[0].content == "70"
         assert episode.act(message("get", nonsense="x"))[0].content.startswith("error: get has no argument")
@@ -128,9 +139,12 @@ def test_a_failed_machine_part_is_a_jsonrpc_error_of_its_class() -> None:
         raise SandboxError("the box is gone", "another one")
 
     tool = ToolSpec(name="look", description="Look.")
-    with HttpServer(make_server([tool], broken)) as server, McpTransport(server.url) as transport:
-        with pytest.raises(SandboxError, match=r"the box is gone\. Fix: another one"):
-            transport(ToolCall(tool="look"))
+    with (
+        HttpServer(make_server([tool], broken)) as server,
+        McpTransport(server.url) as transport,
+        pytest.raises(SandboxError, match=r"the box is gone\. Fix: another one"),
+    ):
+        transport(ToolCall(tool="look"))
 
     async def raw() -> types.ErrorData:
         async with Client(make_server([tool], broken), mode="legacy") as client:
@@ -167,21 +181,14 @@ def test_a_server_that_stops_is_infrastructure(resources: Resources) -> None:
                 transport(CALLS["assistant"][0])
     with pytest.raises(InfrastructureError, match="closed"):
         transport(CALLS["assistant"][0])
-    episode = Episode(make_environment(environment.task, resources), HarnessConfig(name="h"), execute=transport)
+    episode = Episode(make_environment(environment.task, resources), HarnessConfig(name="h"), transport=transport)
     episode.start()
     assert episode.act(Message(role="assistant", calls=(CALLS["assistant"][0],))) == []
     assert episode.stop == "infrastructure"
 
 
-def test_the_command_serves_a_task(resources: Resources, tmp_path: Path) -> None:
-    task = tmp_path / "task.json"
-    task.write_text(settings_task(resources.vault).model_dump_json())
-
-    def command(path: Path) -> StdioServerParameters:
-        arguments = ["-m", "environments.mcp", "--task", str(path), "--vault", str(resources.vault.root)]
-        return StdioServerParameters(command=sys.executable, args=arguments, cwd=ROOT)
-
-    with McpTransport(command(task)) as transport:
-        assert transport(ToolCall(tool="get", arguments={"name": "width"})) == "70"
-    with pytest.raises(InfrastructureError):
-        McpTransport(command(tmp_path / "absent.json"))
+def test_the_command_refuses_what_is_no_task(tmp_path: Path) -> None:
+    (tmp_path / "task.json").write_text("{}")
+    for name in ("task.json", "absent.json"):
+        with pytest.raises(ConfigError, match=f"{name} holds no task"):
+            read_task(tmp_path / name)

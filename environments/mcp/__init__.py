@@ -1,0 +1,1 @@
+"""Model Context Protocol: environments as servers, calls through client sessions, outside servers as tools."""
