@@ -72,6 +72,11 @@ class Environment(ABC):
         self._equipment = equipment
 
     @property
+    def equipment(self) -> Equipment | None:
+        """What `equip` gave it."""
+        return self._equipment
+
+    @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """The tools of this task, as the agent sees them."""
         specs = self._specs
