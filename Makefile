@@ -25,7 +25,7 @@ export DO_NOT_TRACK ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 export PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT ?= false
 
-.PHONY: help setup setup-system setup-sglang setup-peers run test lint format typecheck check clean
+.PHONY: help setup setup-system setup-sglang setup-sandboxes setup-peers run test lint format typecheck check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -52,6 +52,11 @@ $(SGLANG_VENV)/.stamp: training/sglang_cpu/requirements.txt $(wildcard training/
 	$(SGLANG_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall ./training/sglang_cpu/plugin
 	@touch $@
 
+# gVisor and Firecracker: optional sandbox backends. What cannot be had is named with the fix, and costs nothing else.
+setup-sandboxes: setup-system  ## fetch gVisor and Firecracker into .cache/bin
+	@bash .ci/gvisor.sh .cache/bin
+	@bash .ci/firecracker.sh .cache/bin
+
 # What benchmarks compare with. verifiers 0.1 is the last one with a loop in the process itself.
 setup-peers: $(PEERS_VENV)/.stamp  ## make .venv-peers with the libraries that benchmarks compare with
 
@@ -63,7 +68,7 @@ $(PEERS_VENV)/.stamp: benchmarks/peers/requirements.txt
 run: setup  ## the whole pipeline; a second call resumes (PROFILE=, NAME=, RUN_ARGS=)
 	$(BIN)/ninefold run --profile $(PROFILE) --name $(NAME) --resume $(RUN_ARGS)
 
-test: setup setup-sglang  ## all tests (PYTEST_ARGS='tests/kg -k order')
+test: setup setup-sglang setup-sandboxes  ## all tests (PYTEST_ARGS='tests/kg -k order')
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp  ## ruff: rules and formatting
