@@ -25,7 +25,7 @@ export DO_NOT_TRACK ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 export PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT ?= false
 
-.PHONY: help setup setup-system setup-sglang setup-sandboxes setup-peers run test lint format typecheck check clean
+.PHONY: help setup setup-system setup-sglang setup-sandboxes setup-peers run test test-emulation lint format typecheck check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -70,6 +70,9 @@ run: setup  ## the whole pipeline; a second call resumes (PROFILE=, NAME=, RUN_A
 
 test: setup setup-sglang setup-sandboxes  ## all tests (PYTEST_ARGS='tests/kg -k order')
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-emulation: setup setup-sandboxes  ## the Firecracker sandbox with a whole guest in an emulated machine (minutes; needs qemu-system-x86)
+	NINEFOLD_EMULATION=1 $(BIN)/python -m pytest tests/environments/sandbox/test_firecracker.py -k emulation $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp  ## ruff: rules and formatting
 	$(BIN)/ruff check .

@@ -73,6 +73,13 @@ def _python(_port: int) -> str:
     return f"{sys.version.split()[0]} in {sys.prefix}"
 
 
+def _backends(_port: int) -> str:
+    """The strongest sandbox for agents' tools; what keeps a stronger one from working is told, and needed by nobody."""
+    from environments.sandbox.backends import choose
+
+    return choose()[1]
+
+
 def _sandbox(_port: int) -> str:
     from environments.sandbox import CodePool
 
@@ -173,6 +180,7 @@ CHECKS: dict[str, Callable[[int], str]] = {
     "python": _python,
     "disk": _disk,
     "sandbox": _sandbox,
+    "sandbox backends": _backends,
     "documents": _documents,
     "torch": _torch,
     "deepspeed": _deepspeed,

@@ -16,7 +16,8 @@ from pathlib import Path
 from environments.sandbox.firecracker import Programs
 from environments.sandbox.firecracker import rootfs as guest_files
 
-MEMORY_MB = 3000
+MEMORY_MB = 6000
+"""Half of it may hold files, the memory images of the sandboxes among them. Taken from the real machine only as it is used."""
 _INIT = """#!/usr/bin/python3 -ISB
 import ctypes, os, subprocess, time
 libc = ctypes.CDLL(None)
@@ -32,7 +33,7 @@ environment = {
     # A root that was never mounted cannot be pivoted away from, as the jailer does.
     "NINEFOLD_FC_JAILER": "off", "NINEFOLD_FC_BOOT_ARGS": "no_timer_check mitigations=off",
 }
-done = subprocess.run(["/usr/bin/python3", *COMMAND], env=environment, cwd="/work/repo")
+done = subprocess.run(["/usr/bin/python3", COMMAND], env=environment, cwd="/work/repo")
 print("host: ended with", done.returncode, flush=True)
 time.sleep(0.5)
 libc.reboot(0x4321FEDC)
@@ -40,9 +41,10 @@ libc.reboot(0x4321FEDC)
 
 
 def _imported_packages(repo: Path) -> set[Path]:
-    """What importing our package takes from the site-packages of this interpreter."""
+    """What using our package takes from the site-packages of this interpreter; some of it is imported by the first request."""
     code = (
-        "import sys, environments.sandbox.firecracker\n"
+        "import contextlib, pathlib, sys, environments.sandbox.firecracker.api as api\n"
+        "with contextlib.suppress(api.VmmError): api.Api(pathlib.Path('/nonexistent')).get('/')\n"
         "print('\\n'.join(str(m.__file__) for m in list(sys.modules.values()) if getattr(m, '__file__', None)))"
     )
     site = Path(sysconfig.get_path("purelib"))
@@ -96,18 +98,21 @@ def build_host(folder: Path, repo: Path, programs: Programs, kernel: Path, rootf
 
 
 def run_host(archive: Path, kernel: Path, limit_s: float) -> str:
-    """Boot it and return what its console said; it is killed at the limit, which raises subprocess.TimeoutExpired."""
+    """Boot it and return what its console said until its end; it is killed at the limit."""
     # Without the first two arguments the kernel waits for timer interrupts that an emulated machine never delivers in time.
     arguments = "no_timer_check tsc_early_khz=2000000 console=ttyS0 quiet panic=-1 mitigations=off"
     machine = ["-machine", "q35", "-cpu", "EPYC", "-accel", "tcg,thread=multi", "-smp", "1", "-m", str(MEMORY_MB)]
     devices = ["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]
     system = ["-kernel", str(kernel), "-initrd", str(archive), "-append", arguments]
-    done = subprocess.run(
-        ["qemu-system-x86_64", *machine, *devices, *system],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        timeout=limit_s,
-        check=False,
-    )
-    return done.stdout.decode(errors="replace")
+    console = archive.with_suffix(".log")
+    with (
+        console.open("wb") as log,
+        subprocess.Popen(
+            ["qemu-system-x86_64", *machine, *devices, *system], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.DEVNULL
+        ) as process,
+    ):
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return console.read_text(errors="replace")

@@ -11,6 +11,7 @@ import pickle
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -87,6 +88,23 @@ def pausing(box: FirecrackerSandbox) -> None:
     say("pausing")
 
 
+def services(box: FirecrackerSandbox) -> None:
+    code = "import socket; s = socket.create_connection(('127.0.0.1', 8123)); s.sendall(b'ping'); print(s.makefile('rb').read())"
+    with box.serve(8123) as listener:
+        for _ in range(2):
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(output, box, f'python3 -ISc "{code}"')
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(b"got " + connection.recv(100))
+                assert asked.result() == "b'got ping'"
+            box.pause()  # the route lasts
+            box.resume()
+    refused = box.exec(["python3", "-ISc", code], timeout_s=SLOW_S)
+    assert refused.stdout in ("", "b''\n"), "nobody answers any more"
+    say("services")
+
+
 def forking(box: FirecrackerSandbox) -> None:
     children = box.fork(2)
     boxes = [box, *(child for child in children if isinstance(child, FirecrackerSandbox))]
@@ -152,6 +170,7 @@ def main() -> None:
         commands(box)
         files(box)
         pausing(box)
+        services(box)
         forking(box)
         snapshots(backend, box, Path(folder))
     left = [process for process in Path("/proc").glob("[0-9]*/comm") if process.read_text() == "firecracker\n"]
