@@ -1,7 +1,22 @@
-"""Boxes for code that nobody trusts: :class:`ProcessSandbox` for a whole workspace, :class:`CodePool` for single functions."""
+"""Boxes for code that nobody trusts: a `Sandbox` for a whole workspace, from one of several backends; `CodePool` for single functions."""
 
+from environments.sandbox.base import Backend, Capabilities, ExecResult, PythonResult, Sandbox, SandboxConfig, Snapshot
 from environments.sandbox.bubblewrap import available, require
 from environments.sandbox.code_pool import CallResult, CodePool
-from environments.sandbox.process import ProcessSandbox, SandboxConfig
+from environments.sandbox.process import ProcessBackend, ProcessSandbox
 
-__all__ = ["CallResult", "CodePool", "ProcessSandbox", "SandboxConfig", "available", "require"]
+__all__ = [
+    "Backend",
+    "CallResult",
+    "Capabilities",
+    "CodePool",
+    "ExecResult",
+    "ProcessBackend",
+    "ProcessSandbox",
+    "PythonResult",
+    "Sandbox",
+    "SandboxConfig",
+    "Snapshot",
+    "available",
+    "require",
+]

@@ -6,6 +6,7 @@ design (github.com/kvcache-ai/AgentENV); backends implement the underscored hook
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import threading
@@ -22,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from environments.errors import CaptureError, SandboxError, UnsupportedError
 
+_log = logging.getLogger(__name__)
 WORKSPACE = "/workspace"
 """Where an agent's files are, in every backend."""
 
@@ -42,7 +44,9 @@ class SandboxConfig(BaseModel):
     workspace_mb: int = Field(default=64, ge=1, description="Size of the workspace, MiB; as much again each for /tmp and /dev/shm")
     output_kb: int = Field(default=1024, ge=1, description="Kept of each of stdout and stderr, KiB; the rest is dropped")
     read_mb: int = Field(default=16, ge=1, description="Largest file that `read` returns, MiB")
-    mode: Mode = Field(default="strict", description="strict: the full filter; forkable: an interpreter's memory can be forked in milliseconds")
+    mode: Mode = Field(
+        default="strict", description="strict: the full filter; forkable: an interpreter's memory can be forked in milliseconds"
+    )
     env: dict[str, str] = Field(default_factory=dict, description="Variables of every command")
     image: Path | None = Field(default=None, description="Root folder of an image from environments.sandbox.images, mounted read-only")
     ttl_s: float | None = Field(default=None, gt=0, description="Seconds without a request after which the sandbox pauses; None: never")
@@ -137,7 +141,9 @@ class Sandbox(ABC):
     # --- what a backend implements; all run under the lock, in the state that the caller names --------------------------
 
     @abstractmethod
-    def _exec(self, argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str], on_output: OnOutput | None) -> ExecResult: ...
+    def _exec(
+        self, argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str], on_output: OnOutput | None
+    ) -> ExecResult: ...
     @abstractmethod
     def _read(self, path: str) -> bytes: ...
     @abstractmethod
@@ -338,11 +344,19 @@ class Sandbox(ABC):
                 self._arm(left)
                 return
             self.state = "pausing"
-            self._pause()
-            self.state, self._expired = "paused", True
+            try:
+                self._pause()
+            except SandboxError as error:
+                _log.warning("sandbox %s could not pause at the end of its time to live: %s", self.sandbox_id, error)
+                self._settle("running")
+                return
+            self._settle("paused")
+            self._expired = True
 
     def _unsupported(self, operation: str) -> UnsupportedError:
-        return UnsupportedError(f"the {self.capabilities().backend} backend cannot {operation}", "ask capabilities() first, or use another backend")
+        return UnsupportedError(
+            f"the {self.capabilities().backend} backend cannot {operation}", "ask capabilities() first, or use another backend"
+        )
 
 
 class Backend(ABC):

@@ -5,6 +5,7 @@ As root, bubblewrap alone would leave the kernel's user id at 0, so the privileg
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -21,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from environments.errors import MissingDependencyError, SandboxError
-from environments.sandbox.seccomp import sandbox_filter
+from environments.sandbox.seccomp import sandbox_filter, server_filter
 
 NOBODY = 65534
 """User and group that root's sandboxes run as."""
@@ -64,20 +65,42 @@ def sandbox_python() -> tuple[str, str | None]:
 
 
 @cache
+def image_python(image: Path) -> str:
+    """Path inside of the interpreter of an image.
+
+    Raises:
+        SandboxError: it has none, or the sandbox's user cannot reach it.
+    """
+    for name in ("/usr/local/bin/python3", "/usr/bin/python3", "/opt/venv/bin/python3", "/opt/bin/python3"):
+        path = image / name[1:]
+        if path.is_symlink() or path.exists():
+            if _reachable(image):
+                return name
+            raise SandboxError(f"the sandbox's user cannot reach the image {image}", f"chmod a+rx {image} and the folders above it")
+    raise SandboxError(f"no python3 in the image {image}", "add /usr/bin/python3 to it; process 1 of a sandbox needs one")
+
+
+@cache
 def server_source(name: str) -> str:
-    """Text of one of the programs that run as process 1; read once, so that nothing on disk is needed later."""
+    """Text of one of the programs that run inside; read once, so that nothing on disk is needed later."""
     return Path(__file__).with_name(name).read_text()
 
 
-def root_arguments() -> list[str]:
-    """Read-only /usr with the usual links, and the interpreter's own prefix."""
-    arguments = ["--ro-bind", "/usr", "/usr"]
+def root_arguments(image: Path | None = None) -> list[str]:
+    """Read-only /usr with the usual links, and the interpreter's own prefix; of an image also /etc and /opt."""
+    root = image or Path("/")
+    arguments = ["--ro-bind", str(root / "usr"), "/usr"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
-        path = Path("/", name)
+        path = root / name
         if path.is_symlink():
-            arguments += ["--symlink", os.readlink(path), str(path)]
+            arguments += ["--symlink", os.readlink(path), f"/{name}"]
         elif path.is_dir():
-            arguments += ["--ro-bind", str(path), str(path)]
+            arguments += ["--ro-bind", str(path), f"/{name}"]
+    if image is not None:
+        for name in ("etc", "opt"):
+            if (image / name).is_dir():
+                arguments += ["--ro-bind", str(image / name), f"/{name}"]
+        return arguments
     _, prefix = sandbox_python()
     return arguments + (["--ro-bind", prefix, prefix] if prefix else [])
 
@@ -97,14 +120,14 @@ def _launcher() -> list[str]:
 _ISOLATION = [
     "--unshare-all",
     "--unshare-user",
-    "--disable-userns",
-    "--cap-drop",
-    "ALL",
     "--new-session",
     "--die-with-parent",
     "--as-pid-1",
     "--clearenv",
 ]
+_STRICT = ["--disable-userns", "--cap-drop", "ALL"]
+_SERVER = [argument for name in ("SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE", "NET_ADMIN") for argument in ("--cap-add", f"CAP_{name}")]
+"""Capabilities over the sandbox's own namespaces for process 1 of a forkable sandbox, which gives them to nobody."""
 
 
 @dataclass
@@ -127,6 +150,13 @@ class BoxProcess:
         poller = select.poll()
         poller.register(self.inner_pidfd, select.POLLIN)
         return not poller.poll(0)
+
+    def owns(self, pid: int) -> bool:
+        """Whether a process of the host is in this sandbox (in its user namespace)."""
+        try:
+            return os.stat(f"/proc/{pid}/ns/user").st_ino == os.stat(f"/proc/{self.inner_pid}/ns/user").st_ino
+        except OSError:
+            return False
 
     def kill(self) -> None:
         """Kill the sandbox with everything in it and wait until it is gone. Only the process that started it may; else no effect."""
@@ -201,8 +231,13 @@ class _Keeper:
 _keeper = _Keeper()
 
 
-def start_box(arguments: Sequence[str], command: Sequence[str], *, stdin: int, stdout: int, pass_fds: Sequence[int] = ()) -> BoxProcess:
+def start_box(
+    arguments: Sequence[str], command: Sequence[str], *, stdin: int, stdout: int, pass_fds: Sequence[int] = (), forkable: bool = False
+) -> BoxProcess:
     """Start `command` as process 1 of a new sandbox with bubblewrap's further `arguments`.
+
+    Args:
+        forkable: process 1 may make namespaces and mount, and must confine whatever it starts.
 
     Raises:
         MissingDependencyError: bubblewrap or setpriv is missing.
@@ -213,9 +248,20 @@ def start_box(arguments: Sequence[str], command: Sequence[str], *, stdin: int, s
     info_read, info_write = os.pipe()
     error_read, error_write = os.pipe()
     try:
-        os.write(filter_write, sandbox_filter())  # some hundred instructions: far below a pipe's capacity
+        os.write(filter_write, server_filter() if forkable else sandbox_filter())  # some hundred instructions: far below a pipe's capacity
         os.close(filter_write)
-        argv = [*launcher, *_ISOLATION, "--seccomp", str(filter_read), "--info-fd", str(info_write), *arguments, "--", *command]
+        argv = [
+            *launcher,
+            *_ISOLATION,
+            *(_SERVER if forkable else _STRICT),
+            "--seccomp",
+            str(filter_read),
+            "--info-fd",
+            str(info_write),
+            *arguments,
+            "--",
+            *command,
+        ]
         fds = (filter_read, info_write, *pass_fds)
         outer = _keeper.start(
             lambda: subprocess.Popen(
@@ -257,29 +303,85 @@ def _read_until_eof(fd: int, timeout_s: float) -> bytes:
     return b"".join(chunks)
 
 
+PROGRAMS = {
+    "server": (("wire.py", "file_server.py", "exec_server.py"), "main()"),
+    "branches": (("wire.py", "file_server.py", "exec_server.py", "branch_server.py"), "branch_main()"),
+    "interpreter": (("wire.py", "interpreter.py"), "main()"),
+}
+"""What runs inside: files that make up one program, and its start."""
+_COMPILER = """
+import marshal, sys
+texts = eval(sys.stdin.buffer.read().decode())
+compiled = {name: marshal.dumps(compile(text, name, "exec", dont_inherit=True)) for name, text in texts.items()}
+sys.stdout.buffer.write(repr(compiled).encode())
+"""
+BOOTSTRAP = """
+import sys
+sys.path[:] = [path for path in sys.path if path]
+import marshal, os
+def take(size):
+    data = b""
+    while len(data) < size:
+        chunk = os.read({fd}, size - len(data))
+        if not chunk: os._exit(0)
+        data += chunk
+    return data
+exec(marshal.loads(take(int.from_bytes(take(4), "big"))))
+"""
+"""Started with `python3 -c`: reads its program, compiled, from a descriptor. Compiling it at every start would double the time of one."""
+
+
+def _program_text(name: str) -> str:
+    files, start = PROGRAMS[name]
+    lines = [line for file in files for line in server_source(file).splitlines()]
+    kept = [line for line in lines if not line.startswith(("from __future__", "from environments."))]
+    return "\n".join(["from __future__ import annotations", *kept, start])
+
+
+@cache
+def programs(image: Path | None = None) -> dict[str, bytes]:
+    """The programs that run inside, compiled by the interpreter that will run them: in a sandbox, once a process.
+
+    Raises:
+        MissingDependencyError: bubblewrap, setpriv or an interpreter is missing.
+        SandboxError: a sandbox could not be started.
+    """
+    python = image_python(image) if image else sandbox_python()[0]
+    texts = repr({name: _program_text(name) for name in PROGRAMS}).encode()
+    waiting, go = os.pipe()
+    done, result = os.pipe()
+    box = None
+    try:
+        arguments = [*root_arguments(image), "--proc", "/proc", "--dev", "/dev"]
+        box = start_box(arguments, [python, "-I", "-S", "-c", _COMPILER], stdin=waiting, stdout=result)
+        os.close(result)
+        os.close(waiting)
+        result = waiting = -1
+        with os.fdopen(go, "wb") as file:
+            go = -1
+            with contextlib.suppress(BrokenPipeError):
+                file.write(texts)
+        data = _read_until_eof(done, START_S)
+        if not data:
+            raise SandboxError(f"bubblewrap could not build the sandbox: {box.complaint() or 'it ended without an answer'}", _USERNS)
+        compiled = ast.literal_eval(data.decode())
+    finally:
+        for fd in (waiting, go, done, result):
+            if fd >= 0:
+                os.close(fd)
+        if box is not None:
+            box.kill()
+    return {str(name): bytes(code) for name, code in compiled.items()}
+
+
 @cache
 def available() -> str:
     """Empty when sandboxes work on this machine, else the reason with the exact fix; found by starting one."""
     try:
-        # It waits for the end of its input: one that ended before it was looked at would be taken for one that never started.
-        command = [sandbox_python()[0], "-I", "-S", "-c", "import sys; sys.stdin.read()"]
-        arguments = [*root_arguments(), "--proc", "/proc", "--dev", "/dev"]
-        waiting, go = os.pipe()
-        try:
-            box = start_box(arguments, command, stdin=waiting, stdout=subprocess.DEVNULL)
-        finally:
-            os.close(waiting)
-            os.close(go)
-        try:
-            code = box.outer.wait(START_S)
-            said = box.complaint() if code else ""
-        finally:
-            box.kill()
+        programs()
     except (MissingDependencyError, SandboxError) as error:
         return str(error)
-    except subprocess.TimeoutExpired:
-        return f"a sandbox did not start within {START_S} s. Fix: run on a less busy machine"
-    return f"bubblewrap ended with {code}: {said}. Fix: {_USERNS}" if code else ""
+    return ""
 
 
 def require() -> None:

@@ -2,307 +2,460 @@
 
 Inside: a read-only /usr, a workspace and a /tmp in memory, a loopback without a route, its own processes only, user `nobody`.
 Nothing of the host's files or devices. A shared kernel stays a shared kernel: `capabilities()` says so.
+
+`strict` mode has the full filter everywhere; a fork is a fresh box with the files and the variables that can be pickled.
+In `forkable` mode the interpreter's memory itself is forked (copy-on-write), see `branch_server.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+import ctypes
+import logging
 import os
-import signal
-import struct
-import threading
-import time
-import uuid
+import socket
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import BinaryIO
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from environments.errors import BadArgumentsError, SandboxError
-from environments.sandbox.base import Capabilities, ExecResult
-from environments.sandbox.bubblewrap import (
-    START_S,
-    BoxProcess,
-    process_fields,
-    readable,
-    require,
-    root_arguments,
-    sandbox_python,
-    server_source,
-    start_box,
+from environments.errors import BadArgumentsError, CaptureError, SandboxError
+from environments.sandbox import archive, cells, cgroups, pageout
+from environments.sandbox.base import (
+    DEFAULT,
+    Backend,
+    Capabilities,
+    ExecResult,
+    OnOutput,
+    PythonResult,
+    Sandbox,
+    SandboxConfig,
+    Snapshot,
+    Stream,
 )
+from environments.sandbox.bubblewrap import available, programs, require
+from environments.sandbox.channel import ChannelError, Reply
+from environments.sandbox.places import MIB, Branch, Place, Single, Tree, python_of, sum_mb, variables_of
 
-_FRAME = struct.Struct(">II")
-_WORKSPACE = "/workspace"
-_GRACE_S = 20.0
-"""How long the sandbox may stay silent beyond a request's own limit before it counts as dead."""
-_MIB = 1 << 20
-
-
-class SandboxConfig(BaseModel):
-    """Limits of one sandbox."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    memory_mb: int = Field(default=512, ge=32, description="Address space of each process, MiB")
-    processes: int = Field(default=64, ge=2, description="Processes and threads at a time")
-    workspace_mb: int = Field(default=64, ge=1, description="Size of the workspace, MiB; as much again each for /tmp and /dev/shm")
-    output_kb: int = Field(default=1024, ge=1, description="Kept of each of stdout and stderr, KiB; the rest is dropped")
-    read_mb: int = Field(default=16, ge=1, description="Largest file that `read` returns, MiB")
+_log = logging.getLogger(__name__)
+_LANDLOCK_CREATE_RULESET = 444
+_FILES_S = 120.0
+"""How long packing or unpacking a workspace may take."""
 
 
-def _kill(box: BoxProcess, fds: list[int]) -> None:
-    box.kill()
-    while fds:
-        os.close(fds.pop())
+@cache
+def signals_are_scoped() -> bool:
+    """Whether the kernel keeps an interpreter's signals to itself: Landlock's ABI 6, see landlock(7)."""
+    return int(ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, 0, 1)) >= 6
 
 
-class ProcessSandbox:
-    """One sandbox. Create it with `create`, use it as a context manager or `close` it; thread-safe, one request at a time.
+def capabilities(config: SandboxConfig) -> Capabilities:
+    """What a process sandbox of this configuration does on this machine."""
+    in_sum, swaps = cgroups.usable(), pageout.usable()
+    limits = f"memory is limited per process ({config.memory_mb} MiB) and by their number ({config.processes})"
+    notes = [
+        "shares the host's kernel: no protection against a kernel exploit",
+        f"{limits}, and by a control group in sum ({sum_mb(config)} MiB, folders included)" if in_sum else f"{limits}, not in sum",
+        "a paused sandbox uses no CPU; " + ("its memory goes to swap" if swaps else "its memory stays (no swap, or no right to use it)"),
+    ]
+    if config.mode == "strict":
+        notes.append(
+            "fork and snapshot copy the workspace's files and the variables that can be pickled; not processes, /tmp or open files"
+        )
+    else:
+        notes += [
+            "fork copies the workspace's files and the interpreter's memory; not its threads, child processes, other commands or /tmp",
+            "what the interpreter has open at a fork (files, sockets) is shared with its copy, as after any fork(2)",
+            "branches of one fork share their number of processes; inside the interpreter itself /proc/self does not exist",
+            "an interpreter may enter namespaces that it is handed at a fork, and signal its own copies; mounting stays with process 1",
+        ]
+        if not signals_are_scoped():
+            notes.append("code in an interpreter can signal other branches of its fork (Linux before 6.12 has no Landlock scope for that)")
+    return Capabilities(
+        backend="process",
+        isolation="shared-kernel",
+        mode=config.mode,
+        services=True,
+        pause="cpu+memory" if swaps else "cpu",
+        fork="files" if config.mode == "strict" else "interpreter",
+        snapshot="files",
+        seccomp=True,
+        memory_limit="sandbox" if in_sum else "process",
+        images=True,
+        notes=tuple(notes),
+    )
 
-    A command that outlives its timeout is killed with its session and descendants. What a command leaves running in the
-    background stays until `close`.
-    """
 
-    def __init__(self, config: SandboxConfig, box: BoxProcess, requests: int, answers: int) -> None:
-        self.config = config
-        self.sandbox_id = uuid.uuid4().hex[:12]
-        self.state = "running"
-        self._box = box
-        self._requests, self._answers = requests, answers
-        self._lock = threading.RLock()
-        self._fds = [requests, answers]
-        self._finalizer = weakref.finalize(self, _kill, box, self._fds)
+class ProcessSandbox(Sandbox):
+    """One sandbox. A command that outlives its timeout is killed with its session and descendants; what a command leaves running
+    in the background stays until `close`."""
+
+    def __init__(self, config: SandboxConfig, place: Place) -> None:
+        super().__init__(config)
+        self.left_out: tuple[str, ...] = ()
+        """Variables that could not be carried over from the sandbox or snapshot that this one was made from."""
+        self._place = place
+        self._interpreter: cells.Interpreter | None = None
+        self._finalizer = weakref.finalize(self, place.close)
 
     @classmethod
-    def create(cls, config: SandboxConfig | None = None) -> ProcessSandbox:
-        """Start a sandbox with an empty workspace.
-
-        Raises:
-            MissingDependencyError: sandboxes do not work on this machine; the fix is the exact command.
-            SandboxError: this one could not be started.
-        """
+    def create(cls, config: SandboxConfig = DEFAULT) -> ProcessSandbox:
+        """Start a sandbox with an empty workspace; errors as `Backend.create`."""
         require()
-        config = config or SandboxConfig()
-        python, prefix = sandbox_python()
-        size = str(config.workspace_mb * _MIB)
-        arguments = [*root_arguments(), "--proc", "/proc", "--dev", "/dev", "--dir", "/etc"]
-        for path in ("/workspace", "/tmp", "/dev/shm"):
-            arguments += ["--size", size, "--tmpfs", path]
-        variables = {
-            "PATH": (f"{prefix}/bin:" if prefix else "") + "/usr/local/bin:/usr/bin:/bin",
-            "HOME": _WORKSPACE,
-            "LANG": "C.UTF-8",
-            "TMPDIR": "/tmp",
-        }
-        for name, value in variables.items():
-            arguments += ["--setenv", name, value]
-        arguments += ["--chdir", _WORKSPACE, "--remount-ro", "/dev", "--remount-ro", "/"]
-        source = server_source("exec_server.py")
-        theirs_in, requests = os.pipe()
-        answers, theirs_out = os.pipe()
-        try:
-            box = start_box(arguments, [python, "-I", "-S", "-c", source], stdin=theirs_in, stdout=theirs_out)
-        except BaseException:
-            os.close(requests)
-            os.close(answers)
-            raise
-        finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
-        sandbox = cls(config, box, requests, answers)
-        try:
-            sandbox._receive(START_S)
-        except (SandboxError, OSError) as error:
-            said = box.complaint()
-            sandbox.close()
-            raise SandboxError(f"a sandbox did not come up: {said or error}", "see `ninefold doctor`") from error
+        sandbox = cls(config, Single(config) if config.mode == "strict" else Tree.first_branch(config))
+        sandbox._started()
         return sandbox
 
-    def __enter__(self) -> Self:
-        return self
+    def capabilities(self) -> Capabilities:
+        return capabilities(self.config)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    # --- commands and files -----------------------------------------------------------------------------------------------
 
-    # --- requests --------------------------------------------------------------------------------------------------
+    def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        return {**variables_of(self.config), "NINEFOLD_SEED": str(self.seed), **more}
 
-    def exec(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float = 10.0, env: Mapping[str, str] | None = None) -> ExecResult:
-        """Run a command in the workspace. A command that does not exist ends with 127, one killed at its timeout with None.
+    def _limits(self) -> dict[str, int]:
+        # The size of the folders keeps files small; process 1, under the same limits, must be able to pack all of them.
+        oom = int(cgroups.usable())
+        return {"memory": self.config.memory_mb * MIB, "processes": self.config.processes, "file": self._archive_cap(), "oom": oom}
 
-        Raises:
-            BadArgumentsError: the command cannot be started at all (empty, or a NUL in it).
-            SandboxError: the sandbox is closed, paused or dead.
-        """
+    def _exec(self, argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str], on_output: OnOutput | None) -> ExecResult:
         if not argv:
             raise BadArgumentsError("the command is empty", "pass a program and its arguments")
-        limits = {"memory": self.config.memory_mb * _MIB, "processes": self.config.processes, "file": self.config.workspace_mb * _MIB}
+        variables = self._environment(env)
+        if any("\0" in text for text in (*argv, *variables, *variables.values())) or any("=" in name or not name for name in variables):
+            raise BadArgumentsError("the command cannot be started: a NUL in it, or a '=' in a variable's name", "leave them out")
         request = {
             "op": "exec",
             "argv": list(argv),
             "timeout_s": timeout_s,
-            "env": dict(env or {}),
+            "env": variables,
             "cap": self.config.output_kb << 10,
-            "limits": limits,
+            "limits": self._limits(),
+            "alone": self.config.mode == "strict",
+            "stream": on_output is not None,
         }
-        answer, body = self._ask(request, stdin.encode(), timeout_s)
-        stdout, stderr = body[: answer["stdout"]], body[answer["stdout"] :]
+        pieces: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        failures: list[BaseException] = []
+
+        def on_piece(stream: Stream, data: bytes) -> None:
+            pieces[stream] += data
+            if on_output is not None and not failures:
+                try:
+                    on_output(stream, data)
+                except BaseException as error:  # noqa: BLE001 - the command's answer must be read before the caller gets it
+                    failures.append(error)
+
+        reply = self._ask(request, stdin, timeout_s=timeout_s, cap=2 * request["cap"] + MIB, on_piece=on_piece)  # type: ignore[operator]
+        if failures:
+            raise failures[0]
+        answer, size = reply.header, int(reply.header["stdout"])
         return ExecResult(
             exit_code=answer["exit_code"],
-            stdout=stdout.decode(errors="replace"),
-            stderr=stderr.decode(errors="replace"),
+            stdout=(bytes(pieces["stdout"]) + reply.body[:size]).decode(errors="replace"),
+            stderr=(bytes(pieces["stderr"]) + reply.body[size:]).decode(errors="replace"),
             wall_s=answer["wall_s"],
             timed_out=answer["timed_out"],
             truncated=answer["truncated"],
         )
 
-    def read(self, path: str) -> bytes:
-        """A regular file of the workspace. Links are not followed; a path that leaves the workspace raises BadArgumentsError."""
-        return self._ask({"op": "read", "path": path, "cap": self.config.read_mb * _MIB})[1]
+    def _read(self, path: str) -> bytes:
+        return self._ask({"op": "read", "path": path, "cap": self.config.read_mb * MIB}, cap=self.config.read_mb * MIB).body
 
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file of the workspace, with its folders. Same rules as `read`; a full workspace raises BadArgumentsError."""
+    def _write(self, path: str, data: bytes) -> None:
         self._ask({"op": "write", "path": path}, data)
 
-    def list(self, path: str = ".") -> list[str]:
-        """Names in a folder of the workspace, sorted."""
-        return [str(name) for name in self._ask({"op": "list", "path": path})[0]["names"]]
+    def _list(self, path: str) -> list[str]:
+        names = self._ask({"op": "list", "path": path}, cap=64 * MIB).body
+        return [os.fsdecode(name) for name in names.split(b"\0")] if names else []
 
-    # --- life cycle ------------------------------------------------------------------------------------------------
+    def _serve(self, port: int) -> socket.socket:
+        return socket.socket(fileno=self._ask({"op": "serve", "port": port}).fds[0])
 
-    def pause(self) -> None:
-        """Stop every process in the sandbox; it then uses no CPU."""
-        with self._lock:
-            self._need("running")
-            for _ in range(100):  # a process stops only when it is next scheduled, and may fork until then
-                self._signal_tree(signal.SIGSTOP)
-                if all(_stopped(pid) for pid in self._box.tree()):
-                    break
-                time.sleep(0.01)
-            self.state = "paused"
-
-    def resume(self) -> None:
-        """Let everything run again."""
-        with self._lock:
-            self._need("paused")
-            self._signal_tree(signal.SIGCONT)
-            self.state = "running"
-
-    def snapshot(self) -> bytes:
-        """The workspace's files as a tar archive (pipes, sockets and devices are left out). Processes are not part of it."""
-        return self._ask({"op": "pack"}, timeout_s=60.0)[1]
-
-    def restore(self, snapshot: bytes) -> None:
-        """Make the workspace what `snapshot` holds; files that are not in it go away."""
-        self._ask({"op": "unpack"}, snapshot, timeout_s=60.0)
-
-    def fork(self, count: int = 1) -> Sequence[ProcessSandbox | Exception]:
-        """`count` new sandboxes with a copy of the files; one result each, a sandbox or the error that prevented it."""
-        archive = self.snapshot()
-        return [self._child(archive) for _ in range(count)]
-
-    def _child(self, archive: bytes) -> ProcessSandbox | Exception:
-        child = None
+    def _ask(
+        self,
+        request: dict[str, object],
+        body: bytes = b"",
+        fds: Sequence[int] = (),
+        *,
+        timeout_s: float = 10.0,
+        cap: int = MIB,
+        on_piece: Callable[[Stream, bytes], None] | None = None,
+    ) -> Reply:
         try:
-            child = ProcessSandbox.create(self.config)
-            child.restore(archive)
-        except SandboxError as error:
-            if child is not None:
-                child.close()
-            return error
-        return child
+            return self._place.channel.ask(request, body, fds, timeout_s=timeout_s, cap=cap, on_piece=on_piece)
+        except ChannelError as error:
+            raise self._died(error) from error
 
-    def close(self) -> None:
-        """Kill everything in the sandbox and forget its files. May be called again."""
+    def _died(self, error: Exception) -> SandboxError:
+        """Close a sandbox that no longer answers."""
+        closed = self.state in ("killing", "closed")
+        self.close()
+        return SandboxError(f"sandbox {self.sandbox_id} {'was closed' if closed else f'died ({error})'}", "create another")
+
+    # --- the interpreter ----------------------------------------------------------------------------------------------------
+
+    def _interpreting(self) -> cells.Interpreter:
+        """The interpreter, started when there is none."""
+        if self._interpreter is None or not self._interpreter.alive():
+            self._end_interpreter()
+            with cells.Wires() as wires:
+                made = cells.Interpreter(wires, self.sandbox_id, self.config.output_kb << 10)
+                env = self._environment({})
+                if self.config.mode == "forkable":
+                    env = {**cells.HUGE_PAGES, **env}
+                request: dict[str, object] = {
+                    "argv": cells.command(python_of(self.config), forkable=self.config.mode == "forkable"),
+                    "env": env,
+                    "limits": self._limits(),
+                }
+                request["alone"] = self.config.mode == "strict"
+                try:
+                    pid = self._place.start_interpreter(request, wires.far_fds)
+                except ChannelError as error:
+                    made.close()
+                    raise self._died(error) from error
+                except BaseException:
+                    made.close()
+                    raise
+            try:
+                made.start(pid, programs(self.config.image)["interpreter"], self._place.owns)
+            except BaseException:
+                made.close()
+                raise
+            self._interpreter = made
+        return self._interpreter
+
+    def _end_interpreter(self) -> None:
+        """Kill the interpreter with everything that it started."""
+        ended, self._interpreter = self._interpreter, None
+        if ended is not None:
+            ended.stop()
+            root = ended.inner_pid if self._place.root_of_interpreter is None else self._place.root_of_interpreter
+            try:
+                self._ask({"op": "kill", "root": root, "since": ended.since})
+                self._place.end_interpreter()
+            finally:
+                ended.close()
+
+    def _python(self, code: str, timeout_s: float) -> PythonResult:
+        interpreter = self._interpreting()
+        try:
+            result = interpreter.cell(code, timeout_s)
+        except ChannelError as error:
+            if self.state in ("killing", "closed"):
+                raise self._died(error) from error
+            self._end_interpreter()
+            return PythonResult("", f"the interpreter ended ({error.message}); its variables are gone")
+        if result is None:
+            self._end_interpreter()
+            return PythonResult("", f"killed after {timeout_s} s; the interpreter's variables are gone", timed_out=True, wall_s=timeout_s)
+        return result
+
+    # --- life cycle -------------------------------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        try:
+            self._place.freeze()
+            if pageout.usable():
+                for pid in self._place.processes():
+                    pageout.page_out(pid)
+        except ChannelError as error:
+            raise CaptureError(str(self._died(error)), "create another", recoverable=False) from error
+        except (BadArgumentsError, SandboxError) as error:
+            self._place.thaw()
+            raise CaptureError(f"sandbox {self.sandbox_id} could not be paused: {error.message}", "try again") from error
+
+    def _resume(self) -> None:
+        try:
+            self._place.thaw()
+        except ChannelError as error:
+            raise self._died(error) from error
+
+    def _close(self) -> None:
         # Not under the lock: closing must be able to end a request that hangs in another thread.
-        self.state = "closed"
         self._finalizer()
+        if self._interpreter is not None:
+            self._interpreter.close()
 
-    def capabilities(self) -> Capabilities:
-        """What this backend really does."""
-        return Capabilities(
-            backend="process",
-            isolation="shared-kernel",
-            pause="cpu",
-            fork="files",
-            snapshot="files",
-            seccomp=True,
-            memory_limit="process",
-            notes=(
-                "shares the host's kernel: no protection against a kernel exploit",
-                f"memory is limited per process ({self.config.memory_mb} MiB) and by their number ({self.config.processes}), not in sum",
-                "fork and snapshot copy the workspace's files, not processes, /tmp or memory",
-                "a paused sandbox uses no CPU but keeps its memory",
-            ),
+    def _pack(self, fd: int) -> None:
+        """Write the files as a tar archive."""
+        self._ask({"op": "pack", "cap": self._archive_cap()}, fds=[fd], timeout_s=_FILES_S)
+
+    def _archive_cap(self) -> int:
+        return (2 * self.config.workspace_mb + 16) * MIB
+
+    def _variables(self, sink: BinaryIO) -> tuple[str, ...]:
+        """Write the interpreter's variables, if it runs; the names of those that cannot be carried."""
+        if self._interpreter is None or not self._interpreter.alive():
+            return ()
+        try:
+            left_out = self._interpreter.dump(sink, (self.config.memory_mb + 16) * MIB)
+        except ChannelError as error:
+            raise SandboxError(f"sandbox {self.sandbox_id}: its variables cannot be read ({error.message})", "run python again") from error
+        if left_out:
+            _log.warning("sandbox %s: variables that cannot be pickled are left out: %s", self.sandbox_id, ", ".join(left_out))
+        return left_out
+
+    def _captured(self, error: Exception) -> CaptureError:
+        """The error of a capture; recoverable when this sandbox still answers."""
+        return CaptureError(
+            f"sandbox {self.sandbox_id} could not be captured: {error}", recoverable=self.state not in ("killing", "closed")
         )
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    def _snapshot(self, directory: Path) -> Snapshot:
+        def fill(folder: Path) -> dict[str, str]:
+            with (folder / archive.FILES).open("wb") as file:
+                self._pack(file.fileno())
+            with (folder / archive.VARIABLES).open("wb") as file:
+                return {"left_out": ",".join(self._variables(file))}
 
-    def _need(self, state: str) -> None:
-        if self.state != state:
-            fix = {"paused": "resume it", "running": "pause it first"}.get(self.state, "create another")
-            raise SandboxError(f"sandbox {self.sandbox_id} is {self.state}, not {state}", fix)
+        try:
+            return archive.write(directory, "process", self.config, fill)
+        except (OSError, SandboxError, BadArgumentsError) as error:
+            raise self._captured(error) from error
 
-    def _signal_tree(self, which: signal.Signals) -> None:
-        done: set[int] = set()
-        for _ in range(20):  # a process that was just forking appears in the next round
-            fresh = [pid for pid in self._box.tree() if pid not in done]
-            if not fresh:
-                return
-            for pid in fresh:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, which)
-                done.add(pid)
+    def _restore(self, snapshot: Snapshot) -> None:
+        archive.verify(snapshot)
+        self._fill(snapshot)
 
-    def _ask(self, request: dict[str, Any], body: bytes = b"", timeout_s: float = 10.0) -> tuple[dict[str, Any], bytes]:
-        with self._lock:
-            self._need("running")
-            header = json.dumps(request).encode()
+    def _fill(self, snapshot: Snapshot) -> None:
+        self._end_interpreter()
+        with (snapshot.path / archive.FILES).open("rb") as files, (snapshot.path / archive.VARIABLES).open("rb") as variables:
+            self._receive(files.fileno(), variables)
+        self.left_out = tuple(name for name in snapshot.details.get("left_out", "").split(",") if name)
+
+    def _receive(self, files: int, variables: BinaryIO, *, clear: bool = True) -> None:
+        """Become what an archive and a pickle hold."""
+        if clear:
+            self._ask({"op": "clear"}, timeout_s=_FILES_S)
+        self._ask({"op": "unpack"}, fds=[files], timeout_s=_FILES_S)
+        if os.fstat(variables.fileno()).st_size:
             try:
-                self._send(_FRAME.pack(len(header), len(body)) + header + body)
-                answer, data = self._receive(timeout_s + _GRACE_S)
-            except (OSError, ValueError) as error:
-                self.close()
-                raise SandboxError(f"sandbox {self.sandbox_id} died ({error})", "create another") from error
-            except SandboxError:
-                self.close()
-                raise
-        if "refused" in answer:
-            raise BadArgumentsError(str(answer["refused"]), f"use a path in {_WORKSPACE}")
-        if "failed" in answer:
+                self._interpreting().load(variables)
+            except ChannelError as error:
+                raise SandboxError(
+                    f"sandbox {self.sandbox_id}: its variables cannot be loaded ({error.message})", "create another"
+                ) from error
+
+    def _fork(self, count: int) -> list[Sandbox | SandboxError]:
+        if isinstance(self._place, Branch):
+            place = self._place
+            return [self._attempt(partial(self._branch_off, place)) for _ in range(count)]
+        files, variables = os.memfd_create("ninefold-files"), os.memfd_create("ninefold-variables")
+        try:
+            with os.fdopen(os.dup(variables), "wb") as sink:
+                self._pack(files)
+                left_out = self._variables(sink)
+            return [self._attempt(partial(self._copy, files, variables, left_out)) for _ in range(count)]
+        except (OSError, SandboxError, BadArgumentsError) as error:
+            raise self._captured(error) from error
+        finally:
+            os.close(files)
+            os.close(variables)
+
+    def _attempt(self, make: Callable[[], ProcessSandbox]) -> Sandbox | SandboxError:
+        """One child, or the error that prevented it; raises CaptureError when this sandbox is gone."""
+        try:
+            return make()
+        except SandboxError as error:
+            if self.state in ("killing", "closed"):
+                raise self._captured(error) from error
+            return error
+
+    def _child_config(self) -> SandboxConfig:
+        return self.config.model_copy(update={"seed": None})
+
+    def _copy(self, files: int, variables: int, left_out: tuple[str, ...]) -> ProcessSandbox:
+        """A fresh box with the files and the variables."""
+        child = ProcessSandbox.create(self._child_config())
+        try:
+            # Opened anew for each child: a duplicate would share the position in the file.
+            with open(f"/proc/self/fd/{files}", "rb") as archive_file, open(f"/proc/self/fd/{variables}", "rb") as source:
+                child._receive(archive_file.fileno(), source, clear=False)
+            child.left_out = left_out
+        except BaseException:
+            child.close()
+            raise
+        return child
+
+    def _branch_off(self, place: Branch) -> ProcessSandbox:
+        """A branch with the files and, when an interpreter runs, a fork of it."""
+        try:
+            branch = place.tree.branch()
+        except ChannelError as error:
+            raise self._died(error) from error
+        child = ProcessSandbox(self._child_config(), branch)
+        reader, writer = os.pipe()
+        try:
+            place.channel.send({"op": "pack", "cap": self._archive_cap()}, fds=[writer])
+        except ChannelError as error:
+            child.close()
+            os.close(reader)
+            raise self._died(error) from error
+        finally:
+            os.close(writer)
+        try:
+            branch.channel.send({"op": "unpack"}, fds=[reader])
+            self._fork_interpreter(place, child, branch)
+            branch.channel.checked(branch.channel.receive(_FILES_S, 0))
+        except BaseException:
+            child.close()
+            raise
+        finally:
+            os.close(reader)  # with the child gone this ends the packing as well
+            try:
+                packed = place.channel.receive(_FILES_S, 0)
+            except ChannelError as error:
+                child.close()
+                raise self._died(error) from error
+        try:
+            place.channel.checked(packed)
+        except (SandboxError, BadArgumentsError) as error:
+            child.close()
+            raise SandboxError(f"a copy of sandbox {self.sandbox_id} failed: {error}", "make the workspace smaller") from error
+        child._started()
+        return child
+
+    def _fork_interpreter(self, place: Branch, child: ProcessSandbox, branch: Branch) -> None:
+        """Fork a running interpreter into the child's branch. One that does not do as it is told is killed."""
+        if self._interpreter is None or not self._interpreter.alive():
+            return
+        with cells.Wires() as wires:
+            child._interpreter = cells.Interpreter(wires, child.sandbox_id, self.config.output_kb << 10)
+            try:
+                pid = place.fork_interpreter(self._interpreter, branch, child.seed, wires.far_fds)
+            except ChannelError as error:
+                self._end_interpreter()
+                raise SandboxError(
+                    f"the interpreter of sandbox {self.sandbox_id} cannot be forked ({error.message})", "run python again"
+                ) from error
+        child._interpreter.start(pid, None, place.owns)
+
+
+class ProcessBackend(Backend):
+    """Process sandboxes: unprivileged, on any Linux with bubblewrap and user namespaces."""
+
+    name = "process"
+
+    def probe(self) -> str:
+        return available()
+
+    def create(self, config: SandboxConfig = DEFAULT, snapshot: Snapshot | None = None) -> ProcessSandbox:
+        if snapshot is None:
+            return ProcessSandbox.create(config)
+        if snapshot.backend != self.name:
             raise SandboxError(
-                f"sandbox {self.sandbox_id} could not do it: {answer['failed']}", "create another, or give it a larger workspace"
+                f"snapshot {snapshot.snapshot_id} is of backend {snapshot.backend}, not process", "restore it where it was made"
             )
-        return answer, data
+        archive.verify(snapshot)
+        sandbox = ProcessSandbox.create(config)
+        try:
+            sandbox._fill(snapshot)
+        except BaseException:
+            sandbox.close()
+            raise
+        return sandbox
 
-    def _send(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._requests, view) :]
-
-    def _receive(self, timeout_s: float) -> tuple[dict[str, Any], bytes]:
-        deadline = time.monotonic() + timeout_s
-        header_size, body_size = _FRAME.unpack(self._read(_FRAME.size, deadline))
-        if header_size > _MIB or body_size > (self.config.workspace_mb + self.config.read_mb + 16) * 2 * _MIB:
-            raise SandboxError(f"sandbox {self.sandbox_id} answered garbage", "create another")
-        header = json.loads(self._read(header_size, deadline))
-        return header, self._read(body_size, deadline)
-
-    def _read(self, size: int, deadline: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            if not readable(self._answers, deadline - time.monotonic()):
-                raise SandboxError(f"sandbox {self.sandbox_id} fell silent", "create another")
-            chunk = os.read(self._answers, min(size - len(data), _MIB))
-            if not chunk:
-                raise SandboxError(f"sandbox {self.sandbox_id} died", "create another")
-            data += chunk
-        return bytes(data)
-
-
-def _stopped(pid: int) -> bool:
-    """Whether a process uses no CPU: stopped, ended, or gone."""
-    fields = process_fields(pid)
-    return fields is None or fields[0] in "TtZX"
+    def capabilities(self, config: SandboxConfig = DEFAULT) -> Capabilities:
+        return capabilities(config)

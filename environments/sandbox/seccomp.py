@@ -1,7 +1,8 @@
 """Seccomp deny-lists, assembled here as classic BPF so that no library or download is needed.
 
-Two programs: :func:`sandbox_filter` is what bubblewrap installs for every process of a sandbox; :func:`pure_code_filter`
-comes on top for code that only has to compute (it takes away new processes, programs, sockets and shared memory).
+:func:`sandbox_filter` is for every process of a sandbox; :func:`pure_code_filter` comes on top for code that only has to
+compute (it takes away new processes, programs, sockets and shared memory). A forkable sandbox starts under
+:func:`server_filter`, which its process 1 alone keeps, and its interpreters run under :func:`interpreter_filter`.
 A foreign architecture or the x32 interface kills the process: their numbers would slip past the list.
 See seccomp(2) and Linux' ``include/uapi/linux/{filter,seccomp}.h`` for the encoding.
 """
@@ -30,10 +31,11 @@ _TABLE: dict[str, tuple[int | None, int | None]] = {
     "fsconfig": (431, 431), "fsmount": (432, 432), "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioctl": (16, 29),
     "ioperm": (173, None), "iopl": (172, None), "ioprio_set": (251, 30), "kcmp": (312, 272), "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104), "keyctl": (250, 219), "lookup_dcookie": (212, 18), "mbind": (237, 235), "memfd_create": (319, 279),
-    "memfd_secret": (447, 447), "migrate_pages": (256, 238), "modify_ldt": (154, None), "mount": (165, 40), "mount_setattr": (442, 442),
-    "move_mount": (429, 429), "move_pages": (279, 239), "mq_open": (240, 180), "msgget": (68, 186), "name_to_handle_at": (303, 264),
-    "nfsservctl": (180, 42), "open_by_handle_at": (304, 265), "open_tree": (428, 428), "perf_event_open": (298, 241),
+    "kexec_load": (246, 104), "keyctl": (250, 219), "listmount": (458, 458), "lookup_dcookie": (212, 18), "mbind": (237, 235),
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "migrate_pages": (256, 238), "modify_ldt": (154, None), "mount": (165, 40),
+    "mount_setattr": (442, 442), "move_mount": (429, 429), "move_pages": (279, 239), "mq_open": (240, 180), "msgget": (68, 186),
+    "name_to_handle_at": (303, 264), "nfsservctl": (180, 42), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
+    "open_tree_attr": (467, 467), "perf_event_open": (298, 241), "pidfd_open": (434, 434), "statmount": (457, 457),
     "personality": (135, 92), "pidfd_getfd": (438, 438), "pivot_root": (155, 41), "prlimit64": (302, 261), "process_madvise": (440, 440),
     "process_mrelease": (448, 448), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117),
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142), "request_key": (249, 218), "sched_setaffinity": (203, 122),
@@ -47,19 +49,24 @@ _TABLE: dict[str, tuple[int | None, int | None]] = {
 _DENIED = (
     "acct", "add_key", "adjtimex", "bpf", "chroot", "clock_adjtime", "clock_settime", "delete_module", "fanotify_init",
     "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter", "io_uring_register",
-    "io_uring_setup", "ioperm", "iopl", "kcmp", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mbind",
+    "io_uring_setup", "ioperm", "iopl", "kcmp", "kexec_file_load", "kexec_load", "keyctl", "listmount", "lookup_dcookie", "mbind",
     "memfd_secret", "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount", "move_pages", "name_to_handle_at",
-    "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open", "personality", "pidfd_getfd", "pivot_root",
+    "nfsservctl", "open_by_handle_at", "open_tree", "open_tree_attr", "perf_event_open", "personality", "pidfd_getfd", "pivot_root",
     "process_madvise", "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace", "quotactl", "quotactl_fd", "reboot",
-    "request_key", "set_mempolicy", "set_mempolicy_home_node", "setdomainname", "sethostname", "setns", "settimeofday", "swapoff",
-    "swapon", "syslog", "umount2", "unshare", "userfaultfd", "vhangup",
+    "request_key", "set_mempolicy", "set_mempolicy_home_node", "setdomainname", "sethostname", "setns", "settimeofday", "statmount",
+    "swapoff", "swapon", "syslog", "umount2", "unshare", "userfaultfd", "vhangup",
 )  # fmt: skip
+_HIDDEN_MEMORY = ("memfd_create", "msgget", "semget", "shmget")
+"""Memory that no limit of a process counts once it is unmapped; absent, as on a kernel built without them."""
+_SERVER = ("mount", "setns", "umount2", "unshare")
+"""What process 1 of a forkable sandbox needs to make branches."""
 _DENIED_PURE = (
     "execve", "execveat", "fork", "vfork", "ioprio_set", "memfd_create", "mq_open", "msgget", "sched_setaffinity", "sched_setattr",
     "sched_setparam", "sched_setscheduler", "semget", "setpriority", "shmget", "socket", "socketpair",
 )  # fmt: skip
 
 _NEW_NAMESPACE = 0x7E020080  # every CLONE_NEW* flag
+_ENTERED = (0x00020000, 0x08000000, 0x20000000, 0x40000000)  # mount, ipc, pid, network; never a user namespace
 _CLONE_THREAD = 0x00010000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # typing into somebody's terminal
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6; the network namespace holds only a loopback
@@ -119,18 +126,38 @@ def _machine() -> str:
     return machine
 
 
-@cache
-def sandbox_filter(machine: str | None = None) -> bytes:
-    """The program for every process of a sandbox, as `bwrap --seccomp` reads it (`struct sock_filter[]`)."""
-    rules = [_Rule(name) for name in _DENIED]
-    rules += [
+def _rules(allowed: tuple[str, ...] = ()) -> list[_Rule]:
+    return [
+        *(_Rule(name) for name in _DENIED if name not in allowed),
+        *(_Rule(name, errno.ENOSYS) for name in _HIDDEN_MEMORY),
         _Rule("clone3", errno.ENOSYS),  # its flags lie in memory where a filter cannot look; libraries fall back to clone
         _Rule("ioctl", argument=1, mask=0xFFFFFFFF, values=(_TIOCSTI, _TIOCLINUX)),
         _Rule("prlimit64", argument=0, mask=0xFFFFFFFF, values=(0,), equal=False),  # no limits put on somebody else
         _Rule("socket", errno.EAFNOSUPPORT, argument=0, mask=0xFFFFFFFF, values=_FAMILIES, equal=False),
+        _Rule("clone", argument=0, mask=_NEW_NAMESPACE, values=(0,), equal=False),
     ]
-    rules += [_Rule("clone", argument=0, mask=_NEW_NAMESPACE, values=(0,), equal=False)]
-    return _assemble(machine or _machine(), rules)
+
+
+@cache
+def sandbox_filter(machine: str | None = None) -> bytes:
+    """The program for every process of a sandbox, as `bwrap --seccomp` reads it (`struct sock_filter[]`)."""
+    return _assemble(machine or _machine(), _rules())
+
+
+@cache
+def server_filter(machine: str | None = None) -> bytes:
+    """For process 1 of a forkable sandbox: the same, but it may make namespaces and mount. Filters only add up: the strict one follows."""
+    return _assemble(machine or _machine(), _rules(_SERVER))
+
+
+@cache
+def interpreter_filter(machine: str | None = None) -> bytes:
+    """For an interpreter that can be forked: the strict one, but it may enter mount, network, ipc and pid namespaces that it holds.
+
+    A pidfd would stand for the namespaces of its process, also one of another branch, so it gets none.
+    """
+    enter = _Rule("setns", argument=1, mask=0xFFFFFFFF, values=_ENTERED, equal=False)
+    return _assemble(machine or _machine(), [*_rules(("setns",)), enter, _Rule("pidfd_open", errno.ENOSYS)])
 
 
 @cache

@@ -287,7 +287,8 @@ def devices(box: Sandbox, around: Outside) -> None:
 @attack
 def processes_of_the_host(box: Sandbox, around: Outside) -> None:
     """They cannot be seen, signalled or traced."""
-    blocked(box, f"os.kill({around.pid}, 0) or open('/proc/{around.pid}/cmdline').read()[1000]")
+    if box.capabilities().isolation == "shared-kernel":
+        blocked(box, f"os.kill({around.pid}, 0)", f"open('/proc/{around.pid}/cmdline').read()")
     cmdlines = box.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
     assert "sleep 600" not in cmdlines
     assert "pytest" not in cmdlines
@@ -359,7 +360,8 @@ def a_disk_filler(box: Sandbox, around: Outside) -> None:
     """Every writable folder is full at its size."""
     size = around.config.workspace_mb
     for folder in ("/workspace", "/tmp", "/dev/shm"):
-        fill = f"for i in 1 2 3 4 5 6; do head -c {size // 3 + 1}M /dev/zero > {folder}/fill$i; done; du -sm {folder} | cut -f1; rm {folder}/fill*"
+        fill = f"for i in 1 2 3 4 5 6; do head -c {size // 3 + 1}M /dev/zero > {folder}/fill$i; done"
+        fill += f"; du -sm {folder} | cut -f1; rm {folder}/fill*"
         done = box.exec(["sh", "-c", fill], timeout_s=60)
         assert int(done.stdout) <= size + 1, folder
         assert "No space left" in done.stderr, folder

@@ -6,6 +6,7 @@ A test file plugs its backend in with a subclass (`Attacks`, in `attacks.py`, is
         config = SandboxConfig(memory_mb=256, workspace_mb=16)      # optional; whatever the backend needs
 
         @pytest.fixture(scope="class")
+        @classmethod
         def backend(cls) -> Backend:
             return GVisorBackend()
 
@@ -35,7 +36,7 @@ from environments.errors import BadArgumentsError, CaptureError, CorruptArtifact
 from environments.sandbox.base import WORKSPACE, Backend, Sandbox, SandboxConfig, Snapshot
 
 _OWNER = """
-import pickle, sys, time
+import os, pickle, sys, time
 from pathlib import Path
 backend, config, directory, code = pickle.load(sys.stdin.buffer)
 box = backend.create(config)
@@ -45,7 +46,7 @@ if code:
 snapshot = box.snapshot(Path(directory))
 sys.stdout.buffer.write(pickle.dumps(snapshot))
 sys.stdout.buffer.flush()
-sys.stdout.close()
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 time.sleep(600)
 """
 _TICKER = "while :; do echo x >> ticks; sleep 0.02; done"

@@ -1,4 +1,4 @@
-"""Nothing is left behind: processes, descriptors, folders; not after a hundred cycles, not when the owner is killed."""
+"""Nothing is left behind: processes, descriptors, mounts, folders, cgroups; not after hundreds of cycles, not when the owner is killed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from environments.sandbox import CodePool, ProcessSandbox
+from environments.errors import SandboxError
+from environments.sandbox import CodePool, ProcessSandbox, SandboxConfig
+from environments.sandbox.base import Mode
 
 pytestmark = pytest.mark.sandbox
+MODES: tuple[Mode, ...] = ("strict", "forkable")
 
 
 def descendants(root: int) -> set[int]:
@@ -31,51 +34,68 @@ def descendants(root: int) -> set[int]:
     return found - {root}
 
 
-def census() -> tuple[int, set[int], set[str], int]:
-    mounts = len(Path("/proc/self/mounts").read_text().splitlines())
-    return len(os.listdir("/proc/self/fd")), descendants(os.getpid()), set(os.listdir(tempfile.gettempdir())), mounts
+def own_groups(pid: int) -> int:
+    """Cgroups that a process has made."""
+    return sum(1 for folder, _, _ in os.walk("/sys/fs/cgroup") if os.path.basename(folder).startswith(f"ninefold-{pid}-"))
+
+
+def census() -> dict[str, object]:
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "processes": descendants(os.getpid()),
+        "mounts": len(Path("/proc/self/mounts").read_text().splitlines()),
+        "files": {name for name in os.listdir(tempfile.gettempdir()) if "bwrap" in name},
+        "cgroups": own_groups(os.getpid()),
+    }
 
 
 @pytest.mark.slow
-def test_a_hundred_cycles_leave_nothing_behind() -> None:
+def test_hundreds_of_cycles_leave_nothing_behind() -> None:
     def cycle(i: int) -> None:
-        if i % 2:
-            with ProcessSandbox.create() as box:
-                box.exec(["sh", "-c", "sleep 100 & echo x > f"])
-        else:
-            with CodePool(1) as pool:
-                assert pool.call("def solve(n):\n    return n\n", "solve", [[i]]).outputs == [i]
+        with ProcessSandbox.create(SandboxConfig(mode=MODES[i % 2])) as box:
+            box.exec(["sh", "-c", "sleep 100 & echo x > f"])
+            if i % 10 < 2:
+                box.python("x = 1")
+                for child in box.fork(2):
+                    assert isinstance(child, ProcessSandbox)
+                    child.close()
+            elif i % 10 == 3:
+                with CodePool(1) as pool:
+                    assert pool.call("def solve(n):\n    return n\n", "solve", [[i]]).outputs == [i]
 
-    cycle(0)
-    cycle(1)
-    before = census()
-    for i in range(100):
+    for i in range(4):
         cycle(i)
-    after = census()
-    assert after[0] == before[0]
-    assert after[1] == before[1]
-    assert {name for name in after[2] - before[2] if "bwrap" in name or "ninefold" in name} == set()
-    assert after[3] == before[3]
-
-
-def test_a_failed_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    from environments.errors import SandboxError
-    from environments.sandbox import process
-
-    ProcessSandbox.create().close()
     before = census()
-    monkeypatch.setattr(process, "root_arguments", lambda: ["--ro-bind", "/no/such/folder", "/usr"])
+    for i in range(200):
+        cycle(i)
+    assert census() == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failed_start_leaves_nothing_behind(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    from environments.sandbox import places
+
+    config = SandboxConfig(mode=mode)
+    ProcessSandbox.create(config).close()
+    before = census()
+    monkeypatch.setattr(places, "root_arguments", lambda image: ["--ro-bind", "/no/such/folder", "/usr"])
     for _ in range(3):
         with pytest.raises(SandboxError, match="no/such/folder"):
-            ProcessSandbox.create()
-    assert census()[:2] == before[:2]
+            ProcessSandbox.create(config)
+    assert census() == before
 
 
 _OWNER = """
 import sys, time
-from environments.sandbox import CodePool, ProcessSandbox
-box = ProcessSandbox.create()
-box.exec(["sh", "-c", "sleep 500 &"])
+from environments.sandbox import CodePool, ProcessSandbox, SandboxConfig
+boxes = []
+for mode in ("strict", "forkable"):
+    box = ProcessSandbox.create(SandboxConfig(mode=mode))
+    box.exec(["sh", "-c", "setsid sleep 500 &"])
+    box.python("import subprocess; p = subprocess.Popen(['sleep', '500'])")
+    boxes += [box, *box.fork(2)]
+boxes[0].pause()
+boxes[4].pause()
 pool = CodePool(1)
 pool.call("def solve():\\n    return 1\\n", "solve", [[]])
 print("ready", flush=True)
@@ -85,24 +105,34 @@ time.sleep(500)
 
 @pytest.mark.parametrize("end", ["kill", "forget"])
 def test_sandboxes_die_with_their_owner(end: str, repo_root: Path) -> None:
-    source = _OWNER if end == "kill" else _OWNER.replace("time.sleep(500)", "sys.exit(0)")
-    owner = subprocess.Popen([sys.executable, "-c", source], cwd=repo_root, stdout=subprocess.PIPE)
+    source = _OWNER if end == "kill" else _OWNER.replace("time.sleep(500)", "sys.stdin.read()")
+    before = census()
+    owner = subprocess.Popen([sys.executable, "-c", source], cwd=repo_root, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert owner.stdin is not None
     assert owner.stdout is not None
     try:
         assert owner.stdout.readline() == b"ready\n"
         children = descendants(owner.pid)
+        assert len(children) >= 20
         if end == "kill":
-            assert len(children) >= 4
             owner.send_signal(signal.SIGKILL)
     finally:
+        owner.stdin.close()
         owner.wait(30)
         owner.stdout.close()
     for _ in range(100):
         left = {pid for pid in children if _alive(pid)}
         if not left:
-            return
+            break
         time.sleep(0.1)
-    pytest.fail(f"processes {left} outlived their owner")
+    assert not left, f"processes {left} outlived their owner"
+    after = census()
+    assert (after["mounts"], after["files"]) == (before["mounts"], before["files"])
+    for _ in range(100):
+        if own_groups(owner.pid) == 0:
+            break
+        time.sleep(0.1)
+    assert own_groups(owner.pid) == 0
 
 
 def _alive(pid: int) -> bool:

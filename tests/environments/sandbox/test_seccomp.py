@@ -71,6 +71,41 @@ def test_the_sandbox_filter(number: int, arguments: tuple[int, ...], action: int
     assert run(seccomp.sandbox_filter("x86_64"), number, arguments) == action
 
 
+@pytest.mark.parametrize("number", [319, 29, 64, 68])  # memfd_create, shmget, semget, msgget
+def test_memory_that_no_process_has_mapped_is_absent(number: int) -> None:
+    for program in (seccomp.sandbox_filter, seccomp.server_filter, seccomp.interpreter_filter):
+        assert run(program("x86_64"), number) == ENOSYS
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments", "server", "interpreter"),
+    [
+        (165, (), ALLOW, EPERM),  # mount
+        (166, (), ALLOW, EPERM),  # umount2
+        (272, (0x20000,), ALLOW, EPERM),  # unshare
+        (155, (), EPERM, EPERM),  # pivot_root
+        (308, (0, 0x20000), ALLOW, ALLOW),  # setns: a mount namespace
+        (308, (0, 0x20000000), ALLOW, ALLOW),  # a pid namespace
+        (308, (0, 0x10000000), ALLOW, EPERM),  # a user namespace
+        (308, (0, 0), ALLOW, EPERM),  # whatever it is
+        (308, (0, 0x30000000), ALLOW, EPERM),  # several
+        (101, (), EPERM, EPERM),  # ptrace
+        (56, (0x10000011,), EPERM, EPERM),  # clone, new user namespace
+        (438, (), EPERM, EPERM),  # pidfd_getfd
+        (467, (), EPERM, EPERM),  # open_tree_attr
+    ],
+)
+def test_the_filters_of_a_forkable_sandbox(number: int, arguments: tuple[int, ...], server: int, interpreter: int) -> None:
+    assert run(seccomp.server_filter("x86_64"), number, arguments) == server
+    assert run(seccomp.interpreter_filter("x86_64"), number, arguments) == interpreter
+    assert run(seccomp.sandbox_filter("x86_64"), number, arguments) == EPERM
+
+
+def test_only_an_interpreter_that_can_be_forked_gets_no_pidfd() -> None:
+    assert run(seccomp.interpreter_filter("x86_64"), 434) == ENOSYS
+    assert run(seccomp.sandbox_filter("x86_64"), 434) == ALLOW
+
+
 @pytest.mark.parametrize(
     ("number", "arguments", "action"),
     [(59, (), EPERM), (57, (), EPERM), (41, (1,), EPERM), (56, (0x11,), EPERM), (56, (0x3D0F00,), ALLOW), (1, (), ALLOW), (319, (), EPERM)],
