@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from functools import cache
 from typing import Literal, get_args
 
@@ -14,8 +15,8 @@ _CLASSES: dict[str, tuple[str, str]] = {
     "firecracker": ("environments.sandbox.firecracker", "FirecrackerBackend"),
     "gvisor": ("environments.sandbox.gvisor", "GVisorBackend"),
     "process": ("environments.sandbox.process", "ProcessBackend"),
-    "remote": ("environments.sandbox.remote", "RemoteBackend"),
 }
+CHOICE, REMOTE_URL, REMOTE_TEMPLATE = "NINEFOLD_SANDBOX", "NINEFOLD_SANDBOX_URL", "NINEFOLD_SANDBOX_TEMPLATE"
 PREFERENCE: tuple[Name, ...] = ("firecracker", "gvisor", "process")
 """Strongest isolation first. `remote` needs an address and is never chosen by itself."""
 
@@ -27,6 +28,8 @@ def backend(name: str) -> Backend:
         ConfigError: no such backend.
         MissingDependencyError: its module needs a package that is not installed.
     """
+    if name == "remote":
+        return _remote()
     if name not in _CLASSES:
         raise ConfigError(f"no sandbox backend is called {name!r}", f"use one of {', '.join((*get_args(Name), 'auto'))}")
     module, kind = _CLASSES[name]
@@ -39,6 +42,16 @@ def backend(name: str) -> Backend:
     return made
 
 
+def _remote() -> Backend:
+    from environments.sandbox.remote import RemoteBackend
+    from environments.sandbox.remote.client import E2BClient
+
+    url = os.environ.get(REMOTE_URL, "")
+    if not url:
+        raise ConfigError("the remote sandbox backend has no address", f"set {REMOTE_URL} to that of an E2B-compatible server")
+    return RemoteBackend(E2BClient(url), template=os.environ.get(REMOTE_TEMPLATE, "base"))
+
+
 @cache
 def reason_against(name: str) -> str:
     """Why a backend does not work on this machine, with the fix; empty when it does. Found by starting a sandbox, once a process."""
@@ -48,13 +61,17 @@ def reason_against(name: str) -> str:
         return str(error)
 
 
-def choose(name: str = "auto") -> tuple[Backend, str]:
+def choose(name: str = "") -> tuple[Backend, str]:
     """A backend that works, and why it was taken: with `auto` the strongest one, else the one named.
+
+    Args:
+        name: empty for what the variable NINEFOLD_SANDBOX says, or `auto`.
 
     Raises:
         MissingDependencyError: it, or with `auto` none at all, works on this machine; the reasons and fixes of all that were tried.
         ConfigError: no such backend.
     """
+    name = name or os.environ.get(CHOICE, "") or "auto"
     tried: list[str] = []
     for candidate in PREFERENCE if name == "auto" else (name,):
         chosen = backend(candidate) if name != "auto" else None

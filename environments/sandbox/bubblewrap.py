@@ -65,12 +65,19 @@ def sandbox_python() -> tuple[str, str | None]:
 
 
 @cache
+def has_system(image: Path) -> bool:
+    """Whether an image brings a /usr; one that only adds files (a list of requirements) is laid over the host's."""
+    return (image / "usr").is_dir()
+
+
 def image_python(image: Path) -> str:
-    """Path inside of the interpreter of an image.
+    """Path inside of the interpreter of an image; of one without a /usr of its own, the host's.
 
     Raises:
         SandboxError: it has none, or the sandbox's user cannot reach it.
     """
+    if not has_system(image):
+        return sandbox_python()[0]
     for name in ("/usr/local/bin/python3", "/usr/bin/python3", "/opt/venv/bin/python3", "/opt/bin/python3"):
         path = image / name[1:]
         if path.is_symlink() or path.exists():
@@ -88,7 +95,8 @@ def server_source(name: str) -> str:
 
 def root_arguments(image: Path | None = None) -> list[str]:
     """Read-only /usr with the usual links, and the interpreter's own prefix; of an image also /etc and /opt."""
-    root = image or Path("/")
+    own = image is not None and has_system(image)
+    root = image if image is not None and own else Path("/")
     arguments = ["--ro-bind", str(root / "usr"), "/usr"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         path = root / name
@@ -100,6 +108,7 @@ def root_arguments(image: Path | None = None) -> list[str]:
         for name in ("etc", "opt"):
             if (image / name).is_dir():
                 arguments += ["--ro-bind", str(image / name), f"/{name}"]
+    if own:
         return arguments
     _, prefix = sandbox_python()
     return arguments + (["--ro-bind", prefix, prefix] if prefix else [])

@@ -22,6 +22,7 @@ from environments.sandbox.bubblewrap import (
     BOOTSTRAP,
     START_S,
     BoxProcess,
+    has_system,
     image_python,
     process_fields,
     programs,
@@ -48,7 +49,7 @@ def python_of(config: SandboxConfig) -> str:
 
 def variables_of(config: SandboxConfig) -> dict[str, str]:
     """What every command finds in its environment, before its own variables and the seed."""
-    _, prefix = (python_of(config), None) if config.image else sandbox_python()
+    _, prefix = (python_of(config), None) if config.image and has_system(config.image) else sandbox_python()
     own = os.path.dirname(python_of(config))
     folders = [f"{prefix}/bin"] if prefix else []
     folders += [own] if own not in ("/usr/local/bin", "/usr/bin") else []

@@ -107,7 +107,7 @@ class Toolbox:
 
     def _make_sandbox(self) -> Sandbox:
         if self._backend is None:
-            self._backend, _ = choose("auto")
+            self._backend, _ = choose()
         return self._backend.create(self._config)
 
     def _own_sites(self) -> Sites:

@@ -44,3 +44,16 @@ def test_a_named_backend_that_does_not_work_is_an_error_with_its_reason(monkeypa
     monkeypatch.setattr(backends, "PREFERENCE", ("process",))
     with pytest.raises(MissingDependencyError, match="no sandbox backend works"):
         backends.choose("auto")
+
+
+def test_the_environment_may_decide_and_give_the_remote_ones_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(backends.CHOICE, "process")
+    assert backends.choose()[1] == "process was asked for and works here"
+    monkeypatch.delenv(backends.REMOTE_URL, raising=False)
+    with pytest.raises(ConfigError, match=backends.REMOTE_URL):
+        backends.backend("remote")
+    monkeypatch.setenv(backends.REMOTE_URL, "http://127.0.0.1:9")
+    assert backends.backend("remote").name == "remote"
+    monkeypatch.setenv(backends.CHOICE, "remote")
+    with pytest.raises(MissingDependencyError, match=r"not remote: .*127\.0\.0\.1:9"):
+        backends.choose()

@@ -534,3 +534,14 @@ def test_an_image_is_a_sandboxs_read_only_system(fruit: tuple[ImageStore, Requir
             assert "Read-only" in one.exec(["sh", "-c", command]).stderr
         assert one.python("import pear\npear.__name__").stdout == "'pear'\n"
     assert ImageStore(store.root).open("small") == image
+
+
+@pytest.mark.sandbox
+def test_requirements_alone_are_laid_over_the_systems_own_files(fruit: tuple[ImageStore, RequirementsSource, Image, Image]) -> None:
+    """Without a /usr the image only adds: what the host's system has is there as well."""
+    store, source, *_ = fruit
+    image = store.build([source], name="only-fruit")
+    with ProcessBackend().create(image.config(SandboxConfig(memory_mb=256))) as box:
+        assert box.exec(["python3", "-c", "import pear; pear.main()"]).stdout == f"pear /{PACKAGES}/pear.py\n"
+        assert box.exec(["ls", "/opt"]).stdout == "ninefold\n"
+        assert box.python("import pear\npear.__name__").stdout == "'pear'\n"
