@@ -28,12 +28,12 @@ for name in open("/modules/order").read().split():
     if libc.syscall(313, fd, b"", 0):
         print("cannot load", name)
 environment = {
-    "PATH": "/usr/bin", "PYTHONPATH": "/work/site:/work/repo", "HOME": "/tmp", "NINEFOLD_FIRECRACKER": "/work/firecracker",
-    "NINEFOLD_FC_KERNEL": "/work/vmlinux", "NINEFOLD_FC_ROOTFS": "/work/rootfs.cpio", "NINEFOLD_FC_BOOT_S": "900",
+    "PATH": "/usr/bin", "PYTHONPATH": "/nf/site:/nf/repo", "HOME": "/tmp", "NINEFOLD_FIRECRACKER": "/nf/firecracker",
+    "NINEFOLD_FC_KERNEL": "/nf/vmlinux", "NINEFOLD_FC_ROOTFS": "/nf/rootfs.cpio", "NINEFOLD_FC_BOOT_S": "900",
     # A root that was never mounted cannot be pivoted away from, as the jailer does.
     "NINEFOLD_FC_JAILER": "off", "NINEFOLD_FC_BOOT_ARGS": "no_timer_check mitigations=off",
 }
-done = subprocess.run(["/usr/bin/python3", COMMAND], env=environment, cwd="/work/repo")
+done = subprocess.run(["/usr/bin/python3", COMMAND], env=environment, cwd="/nf/repo")
 print("host: ended with", done.returncode, flush=True)
 time.sleep(0.5)
 libc.reboot(0x4321FEDC)
@@ -66,7 +66,7 @@ def build_host(folder: Path, repo: Path, programs: Programs, kernel: Path, rootf
     guest_files.unpack([f"linux-image-{release[1].decode()}"], modules)
     for name in ("usr/share", "var/lib"):
         shutil.rmtree(root / name, ignore_errors=True)
-    for name in ("proc", "sys", "dev", "tmp", "var/tmp", "etc", "modules", "work/site"):
+    for name in ("proc", "sys", "dev", "tmp", "var/tmp", "etc", "modules", "nf/site"):
         (root / name).mkdir(parents=True, exist_ok=True)
     order = []
     for wanted in ("irqbypass", "ccp", "kvm", "kvm-amd"):
@@ -77,16 +77,16 @@ def build_host(folder: Path, repo: Path, programs: Programs, kernel: Path, rootf
     skipped = shutil.ignore_patterns("__pycache__")
     for package in _imported_packages(repo):
         if package.is_dir():
-            shutil.copytree(package, root / "work/site" / package.name, ignore=skipped)
+            shutil.copytree(package, root / "nf/site" / package.name, ignore=skipped)
         else:
-            shutil.copy(package, root / "work/site")
+            shutil.copy(package, root / "nf/site")
     for name in ("environments", "tests/environments/sandbox"):
-        shutil.copytree(repo / name, root / "work/repo" / name, ignore=skipped)
+        shutil.copytree(repo / name, root / "nf/repo" / name, ignore=skipped)
     guest_files.compile_python(root / "usr/lib/python3.11")
-    guest_files.compile_python(root / "work")
-    shutil.copy(programs.firecracker, root / "work/firecracker")
-    shutil.copy(kernel, root / "work/vmlinux")
-    shutil.copy(rootfs, root / "work/rootfs.cpio")
+    guest_files.compile_python(root / "nf")
+    shutil.copy(programs.firecracker, root / "nf/firecracker")
+    shutil.copy(kernel, root / "nf/vmlinux")
+    shutil.copy(rootfs, root / "nf/rootfs.cpio")
     (root / "init").write_text(_INIT.replace("COMMAND", ", ".join(map(repr, command))))
     (root / "init").chmod(0o755)
     archive = folder / "host.cpio"
