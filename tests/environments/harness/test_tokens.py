@@ -287,26 +287,44 @@ def test_bad_delegations_are_refused(prompts: Any, told: str, resources: Resourc
 # --- long transcripts ---
 
 
+class Counting(Xtml):
+    """Counts what it encodes."""
+
+    encoded = 0
+
+    def encode(self, message: Message, thinking: bool = True) -> list[int]:
+        ids = super().encode(message, thinking)
+        self.encoded += len(ids)
+        return ids
+
+
 @pytest.mark.slow
-def test_a_million_tokens_and_five_thousand_calls_in_linear_time_and_bounded_memory(resources: Resources) -> None:
-    """Counts work instead of seconds: encoded tokens and the tokens that forks copy stay proportional to the transcript."""
-    turns, text = 5000, "word " * 40
-    harness = HarnessConfig(name="h", tools=ToolModule(declaration="names"), context=ContextModule(strategy="drop_oldest"))
-    budgets = Budgets(steps=turns + 10, output_tokens=10**8, wall_s=600, submissions=1)
+@pytest.mark.parametrize("window", [2_000_000, 60_000], ids=["one context", "many forks"])
+def test_a_million_tokens_and_five_thousand_calls_in_linear_time_and_bounded_memory(window: int, resources: Resources) -> None:
+    """Counts work instead of seconds: what is encoded and what forks copy stay in proportion to the transcript."""
+    turns, text = 5000, "word " * 50
+    harness = HarnessConfig(name="h", tools=ToolModule(declaration="names"), context=ContextModule(strategy="summarise"))
+    budgets = Budgets(steps=2 * turns, output_tokens=10**8, wall_s=600, submissions=1)
     episode = Episode(make_environment(settings_task(resources.vault, budgets=budgets), resources), harness)
-    codec = Xtml(TOKENIZER)
-    tokens = TokenEpisode("t", 7, episode, codec, 2_000_000)
+    codec = Counting(TOKENIZER)
+    tokens = TokenEpisode("t", 7, episode, codec, window)
     tokens.start()
     body = codec.assistant_body(Message(role="assistant", thinking=text, calls=(ToolCall(tool="get", arguments={"name": "width"}),)))
-    done = 0
-    while done < turns:
+    summary = codec.assistant_body(Message(role="assistant", content="so far so good"))
+    said = 0
+    while len(episode.records) < turns:
         (request,) = tokens.requests()
-        tokens.feed(generation(request, body))
-        done += 1
-    segments, _ = tokens.trace_parts()
+        asked = episode.main.summarising
+        said += len(summary if asked else body)
+        tokens.feed(generation(request, summary if asked else body))
     assert len(episode.records) == turns
-    assert sum(sum(s.loss_mask) for s in segments) == turns * len(body) >= 1_000_000 * 0.8
+    segments, _ = tokens.trace_parts()
+    assert (len(segments) > 10) == (window == 60_000)
+    assert sum(sum(s.loss_mask) for s in segments) == said == tokens.output_tokens >= 1_000_000
+    held = sum(len(s.tokens) for s in segments)
+    assert held <= 1.2 * (said + codec.encoded)  # forks copy the opening and the summary, not what they leave behind
+    assert codec.encoded <= 0.2 * said + 60 * len(segments)  # each observation once
+    assert all(len(s.tokens) <= window for s in segments)
     history = tokens.histories[0]
-    assert len(history) >= 1_000_000
-    held = sum(c.itemsize * len(c) for c in (history.tokens, history.logprobs, history.versions, history.mask, history.malformed))
-    assert held <= 20 * len(history)
+    columns = (history.tokens, history.logprobs, history.versions, history.mask, history.malformed)
+    assert sum(c.itemsize * len(c) for c in columns) <= 20 * len(history)
