@@ -24,6 +24,8 @@ _JUDGING = (
     "environments/harness/**/*.py",
     "environments/verifiers/**/*.py",
     "environments/sandbox/**/*.py",
+    "environments/tools/**/*.py",
+    "environments/mcp/**/*.py",
 )
 _SEARCH = ("environments/search/**/*.py",)
 _PUBLISHING = ("tasks/dataset.py", "tasks/split.py")
