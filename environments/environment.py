@@ -154,7 +154,7 @@ class Environment(ABC):
         if call.tool not in offered:
             raise UnknownToolError(f"there is no tool {call.tool!r:.60}", f"use one of: {', '.join(offered)}")
         if call.malformed:
-            raise MalformedCallError(f"the arguments of {call.tool} are no JSON object: {call.malformed!r:.60}", "pass one JSON object")
+            raise MalformedCallError(f"the call of {call.tool!r:.40} cannot be read: {call.malformed!r:.60}", "write it as declared")
         declared = {p.name: p for p in self._specs[call.tool].parameters}
         for name, value in call.arguments.items():
             if name not in declared:

@@ -269,7 +269,7 @@ class Episode:
         spec = next(t for t in (SKILL, REMEMBER, DELEGATE) if t.name == name)
         parameter = spec.parameters[0]
         if call.malformed:
-            raise MalformedCallError(f"the arguments of {call.tool} are no JSON object: {call.malformed!r:.60}", "pass one JSON object")
+            raise MalformedCallError(f"the call of {call.tool!r:.40} cannot be read: {call.malformed!r:.60}", "write it as declared")
         value = call.arguments.get(parameter.name)
         if set(call.arguments) != {parameter.name} or not isinstance(value, list if parameter.type == "array" else str):
             raise BadArgumentsError(f"{call.tool} takes {parameter.name} ({parameter.type}) and nothing else", "pass it")

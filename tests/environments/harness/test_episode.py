@@ -61,7 +61,7 @@ def start(task: TaskSpec, resources: Resources, harness: HarnessConfig = LAPTOP)
         (ToolCall(tool="get", arguments={"name": None}), "BadArgumentsError", "not of type string"),
         (ToolCall(tool="get", arguments={"name": "\ud800"}), "BadArgumentsError", "lone surrogate"),
         (ToolCall(tool="submit", arguments={"x": "y"}), "BadArgumentsError", "it takes: nothing"),
-        (ToolCall(tool="get", malformed='{"name'), "MalformedCallError", "no JSON object"),
+        (ToolCall(tool="get", malformed='{"name'), "MalformedCallError", "cannot be read"),
     ],
 )
 def test_agent_errors_are_answered_counted_and_the_episode_goes_on(call: ToolCall, error: str, told: str, resources: Resources) -> None:
