@@ -64,12 +64,12 @@ def sandbox_python() -> tuple[str, str | None]:
     raise MissingDependencyError(f"the sandbox's user cannot reach {prefix} and there is no /usr/bin/python3", "apt-get install -y python3")
 
 
-@cache
 def has_system(image: Path) -> bool:
     """Whether an image brings a /usr; one that only adds files (a list of requirements) is laid over the host's."""
     return (image / "usr").is_dir()
 
 
+@cache
 def image_python(image: Path) -> str:
     """Path inside of the interpreter of an image; of one without a /usr of its own, the host's.
 

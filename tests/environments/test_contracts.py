@@ -191,6 +191,7 @@ def _example(model: type[Row], number: int) -> Row:
         bool: bool(number % 2),
         list[str]: ["a", ""],
         list[int]: [number],
+        list[float]: [number / 3, -0.0],
     }
     filled = {}
     for name, info in model.model_fields.items():

@@ -132,6 +132,7 @@ def test_an_image_takes_the_place_of_the_hosts_files(mode: Mode, folder: Path) -
         assert box.exec(["sh", "-c", "echo x > /opt/x || echo refused"]).stdout == "refused\n"
         assert boxes_of(box.fork())[0].python("special.answer").stdout == "42\n"
     (folder / "usr").unlink()
+    (folder / "usr").mkdir()  # a system of its own, without an interpreter
     bubblewrap.image_python.cache_clear()
     with pytest.raises(SandboxError, match="no python3 in the image"):
         ProcessBackend().create(config)
