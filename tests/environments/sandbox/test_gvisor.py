@@ -336,11 +336,12 @@ def _as_an_ordinary_user(program: str, repo_root: Path) -> object:
     drop = ["setpriv", "--reuid", str(_UID), "--regid", str(_UID), "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
     paths = ":".join([str(repo_root), *filter(None, sys.path)])
     environment = {"PATH": "/usr/bin:/bin", "NINEFOLD_RUNSC": str(find_runsc()), "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-    argv = [*(drop if os.geteuid() == 0 else []), sys.executable, "-c", program]
+    drop = drop if os.geteuid() == 0 else []
+    for path in (repo_root / "tests", Path(sys.executable), find_runsc()):
+        if subprocess.run([*drop, "test", "-x", str(path)], check=False).returncode:
+            pytest.skip(f"{path} cannot be reached by an ordinary user")
+    argv = [*drop, sys.executable, "-c", program]
     done = subprocess.run(argv, cwd=repo_root, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    hidden = "Permission denied" in done.stderr or "is not a program" in done.stderr
-    if os.geteuid() == 0 and hidden and not done.stdout:
-        pytest.skip("this checkout or its interpreter cannot be reached by an ordinary user")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
