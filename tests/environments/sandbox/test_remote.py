@@ -362,7 +362,7 @@ def test_commands_run_one_at_a_time_where_the_sandbox_offers_no_services(key: No
 def test_a_sandbox_that_is_full_of_processes_says_so_and_recovers(ours: RemoteBackend) -> None:
     with ours.create(SandboxConfig(processes=16)) as box:
         waiting = ["python3", "-S", "-c", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)"]
-        others = [threading.Thread(target=ours.connect(box.remote_id).exec, args=(waiting,), kwargs={"timeout_s": 60}) for _ in range(12)]
+        others = [threading.Thread(target=ours.connect(box.remote_id).exec, args=(waiting,), kwargs={"timeout_s": 60}) for _ in range(24)]
         for other in others:
             other.start()
         wait_for(lambda: box.exec(["true"]).exit_code in (126, 127), "there is no room for another process")
