@@ -249,7 +249,7 @@ def main() -> None:
     for name in options.backends:
         found = measure(name, options.count, options.idle if name == "process" else min(options.idle, 5))
         if isinstance(found, str):
-            missing[name] = found
+            missing[name] = found.replace(f"{Path.cwd()}/", "")
             found = bare_machine(options.count) if name == "firecracker" else found
         if not isinstance(found, str):
             figures[name] = found
