@@ -250,9 +250,7 @@ class Episode:
         return self._answer(call, text, images)
 
     def _answer(self, call: ToolCall, text: str, images: tuple[Image, ...] = ()) -> Message:
-        if images:
-            return Message(role="tool", tool=call.tool, index=call.index, content=self.harness.observe(text), images=images)
-        return Message(role="tool", tool=call.tool, index=call.index, content=self.harness.observe(text))
+        return Message(role="tool", tool=call.tool, index=call.index, content=self.harness.observe(text), images=images)
 
     def _execute(self, who: Conversation, call: ToolCall) -> str | Observation:
         if not who.conversation_id:

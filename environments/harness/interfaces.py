@@ -60,7 +60,7 @@ def schema_line(tool: ToolSpec) -> str:
     return json.dumps({"name": tool.name, "description": tool.description, "parameters": json_schema(tool)}, ensure_ascii=False)
 
 
-def _object(text: str) -> dict[str, object]:
+def json_object(text: str) -> dict[str, object]:
     """A JSON object that can be stored and sent. Raises ValueError."""
 
     def refuse(name: str) -> object:
@@ -93,7 +93,7 @@ class JsonStyle:
         for index, match in enumerate(self._CALL.finditer(text)):
             name = ""
             try:
-                value = _object(match[1])
+                value = json_object(match[1])
                 name = str(value.get("name") or "")
                 arguments = value.get("arguments", {})
                 if not (match[2] and name and isinstance(arguments, dict) and value.keys() <= {"name", "arguments"}):
@@ -138,7 +138,7 @@ class XmlStyle:
                 key, value = parameter[1], parameter[2]
                 if key in arguments:
                     raise ValueError("a parameter twice")
-                arguments[key] = value if types.get(key, "string") == "string" else _object(f'{{"v":{value}}}')["v"]
+                arguments[key] = value if types.get(key, "string") == "string" else json_object(f'{{"v":{value}}}')["v"]
             if body[position:].strip() or not match[3] or not name:
                 raise ValueError("not a call")
         except ValueError:
@@ -171,7 +171,7 @@ class FenceStyle:
             try:
                 if not (match[1] and match[3]):
                     raise ValueError("not a call")
-                call = ToolCall(tool=match[1], arguments=_object(body) if body else {}, index=index)
+                call = ToolCall(tool=match[1], arguments=json_object(body) if body else {}, index=index)
             except ValueError:
                 call = ToolCall(tool=match[1], malformed=body or "nothing", index=index)
             calls.append(WrittenCall(call, match.start(), match.end()))
@@ -188,9 +188,6 @@ class _BlockStyle:
     tool = ""
     argument = ""
     instructions = ""
-
-    def declare(self, tool: ToolSpec) -> str:
-        raise NotImplementedError
 
     def read(self, text: str, tools: Mapping[str, ToolSpec]) -> list[WrittenCall]:
         blocks = list(re.finditer(rf"^```{self.language}[ \t]*\n(.*?)(^```[ \t]*$|\Z)", text, re.DOTALL | re.MULTILINE))

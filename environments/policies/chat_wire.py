@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from environments.harness.interfaces import json_object
 from environments.task import Image, Message, ToolCall, ToolSpec
 
 
@@ -96,17 +97,10 @@ def read_call(call: WireCall, index: int) -> ToolCall:
         return ToolCall(tool=call.function.name, arguments=raw, index=index)
     text = (raw or "").strip()
     try:
-        arguments = json.loads(text, parse_constant=_no_constant) if text else {}
-        if not isinstance(arguments, dict):
-            raise ValueError("not an object")
-        json.dumps(arguments, ensure_ascii=False).encode()  # a lone surrogate cannot be stored or sent
-    except (ValueError, RecursionError):
+        arguments = json_object(text) if text else {}
+    except ValueError:
         return ToolCall(tool=call.function.name, malformed=text, index=index)
     return ToolCall(tool=call.function.name, arguments=arguments, index=index)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def write_messages(messages: Sequence[Message], *, send_thinking: bool = True) -> list[dict[str, Any]]:
