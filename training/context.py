@@ -16,7 +16,7 @@ from environments.harness.config import HarnessConfig
 from environments.harness.presets import PRESETS
 from environments.harness.sampler import HarnessSampler
 from environments.harness.xtml import Xtml
-from environments.records import CallRow, HarnessRow, RewardRow, RolloutRow, SegmentRow, SubagentRow
+from environments.records import CallRow, HarnessRow, RewardRow, RolloutRow, Row, SegmentRow, SubagentRow
 from environments.resources import Resources
 from environments.tables import R, write_rows
 from environments.task import Domain, Effort, TaskSpec, canonical_json
@@ -170,11 +170,15 @@ class StageContext:
         if found.subagents:
             self._write(part, SubagentRow, found.subagents)
         for sha256, harness in {r.job.harness.sha256: r.job.harness for r in rollouts}.items():
-            self._write(sha256, HarnessRow, [harness_row(self.run, harness)])
+            if not self._part(HarnessRow, sha256).exists():  # the same at every step
+                self._write(sha256, HarnessRow, [harness_row(self.run, harness)])
         self._write(part, RolloutRow, rows)  # last: who finds an episode finds all of it
 
+    def _part(self, model: type[Row], part: str) -> Path:
+        return self.run_dir / "tables" / model.TABLE / f"{part}.parquet"
+
     def _write(self, part: str, model: type[R], rows: Sequence[R]) -> None:
-        write_rows(self.run_dir / "tables" / model.TABLE / f"{part}.parquet", model, rows)
+        write_rows(self._part(model, part), model, rows)
 
     def write_rewards(self, part: str, rows: Sequence[RewardRow]) -> None:
         self._write(part, RewardRow, rows)
