@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from environments.protocols import Document
+from kg.concept import Passage
 
 MAX_CHARS = 10
 """Longer values are expressions, not something to remember."""
@@ -20,16 +21,11 @@ _DEFAULT = re.compile(
 
 
 @dataclass(frozen=True)
-class Fact:
-    """`parameter` of `title` defaults to `value` (as spelled, without quotes), says `passage` of the document."""
+class Fact(Passage):
+    """`parameter` of `title` defaults to `value` (as spelled, without quotes), says the quoted passage."""
 
-    title: str
     parameter: str
     value: str
-    document_id: str
-    passage: str
-    source: str
-    licence: str
 
     @property
     def integer(self) -> int | None:
@@ -47,7 +43,7 @@ def defaults(document: Document) -> list[Fact]:
         found.setdefault(name, value.strip("'"))
     passage = " ".join(signature.split())[:600]
     return [
-        Fact(document.title, name, value, document.document_id, passage, document.source, document.licence)
+        Fact(document.document_id, document.title, document.source, document.licence, passage, name, value)
         for name, value in found.items()
         if len(value) <= MAX_CHARS
     ]

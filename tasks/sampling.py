@@ -11,13 +11,13 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import cycle
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from environments.protocols import Document, SearchSource
 from environments.task import DOMAINS, Domain, Frozen
 from kg import ConceptGraph
-from tasks.facts import Fact, askable, defaults
-from tasks.kinds import KINDS
+from tasks.facts import askable, defaults
+from tasks.kinds import KINDS, Material
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +27,21 @@ class SynthesisConfig(Frozen):
 
     tasks: dict[Domain, int] = Field(default_factory=lambda: dict.fromkeys(DOMAINS, 700))
     """Candidates aimed for, by domain."""
+    kinds: tuple[str, ...] = tuple(sorted(kind.name for kind in KINDS.values() if kind.default))
+    """Task types that are written."""
     levels: tuple[int, ...] = (1, 2, 3)
     """Difficulty levels, in equal parts."""
     documents: int = Field(default=8, ge=1)
     """Documents with usable facts that a node is given."""
     hits: int = Field(default=12, ge=1)
     """Search results looked at for each node."""
+
+    @field_validator("kinds")
+    @classmethod
+    def _known(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := sorted(set(kinds) - set(KINDS)):
+            raise ValueError(f"no task types: {', '.join(unknown)}; there are {', '.join(sorted(KINDS))}")
+        return kinds
 
 
 class Draw(Frozen):
@@ -89,16 +98,21 @@ def sample(graph: ConceptGraph, source: SearchSource, config: SynthesisConfig, s
     The same graph, corpus, configuration and seed give the same draws.
     """
     documents = retrieve(graph, source, config)
-    facts = {node: [f for d in ids for f in defaults(source.open(d))] for node, ids in documents.items()}
-    return list(_draws(documents, facts, config, seed))
+    material = {
+        node: Material((node,), (graph.concept(node).name,), tuple(source.open(d) for d in ids), source) for node, ids in documents.items()
+    }
+    return list(_draws(documents, material, config, seed))
 
 
-def _draws(documents: Mapping[str, tuple[str, ...]], facts: Mapping[str, list[Fact]], config: SynthesisConfig, seed: int) -> Iterator[Draw]:
+def _draws(
+    documents: Mapping[str, tuple[str, ...]], material: Mapping[str, Material], config: SynthesisConfig, seed: int
+) -> Iterator[Draw]:
+    chosen = [kind for kind in KINDS.values() if kind.name in config.kinds]
     for domain in DOMAINS:
-        cells = [(kind.name, level) for kind in KINDS.values() if kind.domain == domain for level in config.levels if level in kind.levels]
+        cells = [(kind.name, level) for kind in chosen if kind.domain == domain for level in config.levels if level in kind.levels]
         for n, (kind_name, level) in enumerate(cells):
             count = config.tasks.get(domain, 0) * (n + 1) // len(cells) - config.tasks.get(domain, 0) * n // len(cells)
-            able = [node for node in documents if _supports(kind_name, facts[node], level)]
+            able = [node for node in documents if _supports(kind_name, material[node], level)]
             log.info(
                 "%s level %d: %d tasks over %d of %d nodes with material", kind_name, level, count if able else 0, len(able), len(documents)
             )
@@ -106,9 +120,9 @@ def _draws(documents: Mapping[str, tuple[str, ...]], facts: Mapping[str, list[Fa
                 yield Draw(node=node, kind=kind_name, level=level, index=index, documents=documents[node])
 
 
-def _supports(kind: str, facts: list[Fact], level: int) -> bool:
-    """Whether a node's facts can make a task at all: one of a few fixed tries succeeds."""
-    return any(KINDS[kind].draft(random.Random(i), facts, level) is not None for i in range(5))
+def _supports(kind: str, material: Material, level: int) -> bool:
+    """Whether a node's material can make a task at all: one of a few fixed tries succeeds."""
+    return any(KINDS[kind].draft(random.Random(i), material, level) is not None for i in range(5))
 
 
 def _turns(nodes: Iterable[str], seed: str) -> Iterator[str]:

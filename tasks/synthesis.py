@@ -6,19 +6,15 @@ be done with the tools it offers is then checked by execution, in validation.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from dataclasses import dataclass
 
-from environments.families.search import SearchEnvironment, excerpt, short_title
 from environments.protocols import SearchSource
 from environments.records import MaterialRow
 from environments.task import Message, Provenance, TaskSpec, VerifierRef
 from environments.vault import Vault
 from kg import ConceptGraph
-from tasks.facts import Fact, defaults
-from tasks.kinds import KINDS, Draft
-from tasks.kinds.lookup import states
+from tasks.kinds import KINDS, Draft, Material
 from tasks.sampling import Draw
 
 SYNTHESIZER = "embedded"
@@ -43,9 +39,9 @@ def synthesize(draw: Draw, graph: ConceptGraph, source: SearchSource, vault: Vau
         None when the node's facts do not support the type at that level.
     """
     rng = random.Random(f"{seed}/{draw.node}/{draw.kind}/{draw.level}/{draw.index}")
-    facts = [fact for document_id in draw.documents for fact in defaults(source.open(document_id))]
+    material = Material((draw.node,), (graph.concept(draw.node).name,), tuple(source.open(d) for d in draw.documents), source)
     kind = KINDS[draw.kind]
-    draft = next((d for _ in range(ATTEMPTS) if (d := kind.draft(rng, facts, draw.level)) is not None), None)
+    draft = next((d for _ in range(ATTEMPTS) if (d := kind.draft(rng, material, draw.level)) is not None), None)
     if draft is None:
         return None
     task = to_task(draft, draw.node, graph.branch_of(draw.node), vault)
@@ -56,16 +52,16 @@ def synthesize(draw: Draw, graph: ConceptGraph, source: SearchSource, vault: Vau
     materials = tuple(
         MaterialRow(
             run=run,
-            material_sha256=_sha(f),
+            material_sha256=f.sha256,
             document_id=f.document_id,
             title=f.title,
             source=f.source,
             licence=f.licence,
-            passage=f.passage,
+            passage=f.quote,
         )
-        for f in draft.facts
+        for f in draft.passages
     )
-    return Candidate(task, materials, _unreachable(draft, source))
+    return Candidate(task, materials, kind.check(draft, source) if kind.check else "")
 
 
 def to_task(draft: Draft, node: str, branch: str, vault: Vault) -> TaskSpec:
@@ -84,30 +80,10 @@ def to_task(draft: Draft, node: str, branch: str, vault: Vault) -> TaskSpec:
         provenance=Provenance(
             node_ids=(node,),
             branch=branch,
-            document_ids=tuple(dict.fromkeys(f.document_id for f in draft.facts)),
-            material_hashes=tuple(dict.fromkeys(_sha(f) for f in draft.facts)),
+            document_ids=tuple(dict.fromkeys(f.document_id for f in draft.passages)),
+            material_hashes=tuple(dict.fromkeys(f.sha256 for f in draft.passages)),
             synthesizer=SYNTHESIZER,
             synthesizer_version=VERSION,
         ),
-        licence="; ".join(sorted({f.licence for f in draft.facts})),
+        licence="; ".join(sorted({f.licence for f in draft.passages})),
     )
-
-
-def _sha(fact: Fact) -> str:
-    return hashlib.sha256(fact.passage.encode()).hexdigest()
-
-
-def _unreachable(draft: Draft, source: SearchSource) -> str:
-    """Why a search task's facts cannot be found with its own tools; empty when they can."""
-    if draft.family != "search":
-        return ""
-    shown: dict[str, str] = {}
-    for fact in draft.facts:
-        if fact.document_id not in shown:
-            hits = source.search(short_title(fact.title), SearchEnvironment.RESULTS)
-            if not hits or hits[0].document_id != fact.document_id:
-                return "search does not find the document first"
-            shown[fact.document_id] = excerpt(source.open(fact.document_id).text, fact.parameter, SearchEnvironment.WINDOW_CHARS)
-        if not states(shown[fact.document_id], fact):
-            return "the document's excerpt does not show the value"
-    return ""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from environments.families.search import excerpt, short_title
 from environments.task import Budgets, InitialState, Message, canonical_json
-from tasks.facts import Fact, integers
-from tasks.kinds.draft import Demonstration, Draft, KindSpec, call
+from tasks.facts import integers
+from tasks.kinds.draft import Demonstration, Draft, KindSpec, Material, call
 
 FORMS = ("n * A + B", "n * B + A", "A * B + n", "(n + A) * B")
 """Candidate expressions; a level takes the first so many."""
@@ -33,9 +33,9 @@ def evaluate(form: str, a: int, b: int, n: int) -> int:
     return int(eval(form, {"__builtins__": {}}, {"n": n, "A": a, "B": b}))
 
 
-def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
+def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
     """The level sets how many forms are possible; two executed examples tell them apart."""
-    usable = integers(facts)
+    usable = integers(material.facts)
     if not usable:
         return None
     fact = rng.choice(usable)
@@ -47,7 +47,7 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         return None
     hidden = sorted(rng.sample(range(10, 1000), HIDDEN_INPUTS))
     examples = ", ".join(f"solve({n}) is {v}" for n, v in zip(public, values[form], strict=True))
-    documented = excerpt(fact.passage, fact.parameter, 40).strip("(), *")
+    documented = excerpt(fact.quote, fact.parameter, 40).strip("(), *")
     prompt = rng.choice(_PROMPTS).format(p=fact.parameter, f=short_title(fact.title), b=b, e=examples, doc=documented)
     demonstrations = _demonstrations(source_of(form, a, b), [source_of(f, a, b) for f in forms])
     return Draft(
@@ -61,7 +61,7 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         verifier_kind="hidden_tests",
         verifier_entry="environments.verifiers.hidden_tests:HiddenTests",
         payload={"entry": "solve", "inputs": [[n] for n in hidden], "outputs": [evaluate(form, a, b, n) for n in hidden]},
-        facts=(fact,),
+        passages=(fact,),
         demonstrations=demonstrations,
         initial_state=InitialState(
             tables={
@@ -131,4 +131,4 @@ def _demonstrations(right: str, candidates: Sequence[str]) -> tuple[Demonstratio
     return (Demonstration("guess", (call("submit", source=right),)), Demonstration("look", looked), Demonstration("search", search))
 
 
-FUNCTION = KindSpec("function", "coding", "coding", (1, 2, 3), draft)
+FUNCTION = KindSpec("function", "coding", "coding", (1, 2, 3), draft, default=True)

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from environments.families.search import SearchEnvironment, excerpt, short_title
+from environments.protocols import SearchSource
 from environments.task import Budgets, Message
 from tasks.facts import Fact, askable
-from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, call
+from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, Material, call
 
 _PROMPTS = (
     "What is the documented default of {names}? Answer with the values alone, in this order, separated by commas.",
@@ -28,11 +29,11 @@ def _spoken(facts: Sequence[Fact]) -> str:
     return ", then ".join(f"`{f.parameter}` of `{short_title(f.title)}`" for f in facts)
 
 
-def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
+def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
     """One value from each of as many documents as the level says."""
     by_title: dict[str, list[Fact]] = {}
-    for fact in askable(facts):
-        if states(excerpt(fact.passage, fact.parameter, SearchEnvironment.WINDOW_CHARS), fact):
+    for fact in askable(material.facts):
+        if states(excerpt(fact.quote, fact.parameter, SearchEnvironment.WINDOW_CHARS), fact):
             by_title.setdefault(short_title(fact.title), []).append(fact)
     if len(by_title) < level:
         return None
@@ -51,7 +52,7 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
         verifier_kind="exact_values",
         verifier_entry="environments.verifiers.exact_values:ExactValues",
         payload={"values": values},
-        facts=tuple(chosen),
+        passages=tuple(chosen),
         demonstrations=tuple(Demonstration(style, tuple(_solution(chosen, style))) for style in STYLES),
     )
 
@@ -67,4 +68,19 @@ def _solution(facts: Sequence[Fact], style: str) -> Iterator[Message]:
     yield call("submit")
 
 
-LOOKUP = KindSpec("lookup", "search", "general", (1, 2, 3), draft)
+def unreachable(draft: Draft, source: SearchSource) -> str:
+    """Why a draft's facts cannot be found with the tools that it offers; empty when they can."""
+    shown: dict[str, str] = {}
+    for fact in draft.passages:
+        assert isinstance(fact, Fact)
+        if fact.document_id not in shown:
+            hits = source.search(short_title(fact.title), SearchEnvironment.RESULTS)
+            if not hits or hits[0].document_id != fact.document_id:
+                return "search does not find the document first"
+            shown[fact.document_id] = excerpt(source.open(fact.document_id).text, fact.parameter, SearchEnvironment.WINDOW_CHARS)
+        if not states(shown[fact.document_id], fact):
+            return "the document's excerpt does not show the value"
+    return ""
+
+
+LOOKUP = KindSpec("lookup", "search", "general", (1, 2, 3), draft, unreachable, default=True)

@@ -13,7 +13,7 @@ from environments.families.assistant import LOST_WRITES
 from environments.families.search import short_title
 from environments.task import Budgets, InitialState, Message
 from tasks.facts import Fact, askable
-from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, call
+from tasks.kinds.draft import STYLES, Demonstration, Draft, KindSpec, Material, call
 
 _PROMPTS = {
     1: ("Copy the current value of `{a}` into `{b}`.", "Set `{b}` to what `{a}` is now."),
@@ -30,10 +30,11 @@ LOST = 0.3
 """Share of the stores that lose the first write to one of the settings to change."""
 
 
-def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None:
+def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
     """Level 1: copy one value. Level 2: swap two. Level 3: rotate three."""
+    facts = material.facts
     settings: dict[str, Fact] = {}
-    for fact in rng.sample(list(facts), len(facts)):
+    for fact in rng.sample(facts, len(facts)):
         if len(settings) < ROWS:
             settings.setdefault(fact.parameter, fact)
     named = askable(settings.values())
@@ -69,7 +70,7 @@ def draft(rng: random.Random, facts: Sequence[Fact], level: int) -> Draft | None
             "initial": {"settings": [{"name": n, "value": before[n]} for n in order]},
             "tables": {"settings": [{"name": n, "value": after[n]} for n in order]},
         },
-        facts=tuple(settings[n] for n in order),
+        passages=tuple(settings[n] for n in order),
         demonstrations=tuple(_demonstration(style, moves, before, {n: f.value for n, f in settings.items()}, lost) for style in STYLES),
         initial_state=InitialState(tables=state),
     )
@@ -97,4 +98,4 @@ def _demonstration(
     return Demonstration(style, (*messages, call("submit")))
 
 
-SETTINGS = KindSpec("settings", "assistant", "agent", (1, 2, 3), draft)
+SETTINGS = KindSpec("settings", "assistant", "agent", (1, 2, 3), draft, default=True)

@@ -44,7 +44,7 @@ def test_every_fact_of_a_real_package_is_what_the_function_does(real: list[Fact]
 
 def test_every_fact_stands_in_its_passage_and_names_its_source(real: list[Fact]) -> None:
     for fact in real:
-        spelled = fact.passage.replace("'", "").replace(" ", "")
+        spelled = fact.quote.replace("'", "").replace(" ", "")
         assert f"{fact.parameter}={fact.value}" in spelled
         assert fact.source == "numpy"
         assert fact.licence

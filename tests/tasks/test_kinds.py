@@ -19,8 +19,7 @@ from environments.harness.episode import Episode
 from environments.resources import Resources
 from environments.task import FAMILY_DOMAIN, Message
 from environments.verifiers import ENTRIES, judge
-from tasks.facts import Fact, defaults
-from tasks.kinds import KINDS, Draft
+from tasks.kinds import KINDS, Draft, Material
 from tasks.kinds.function import FORMS, renumbered, source_of
 from tasks.kinds.settings import CHANGED, LOST
 from tasks.synthesis import to_task
@@ -31,6 +30,7 @@ from training.demonstrations import replay
 CELLS = [
     pytest.param(kind.name, level, id=f"{kind.name}-{level}", marks=[pytest.mark.sandbox] if kind.family == "coding" else [])
     for kind in KINDS.values()
+    if kind.default
     for level in kind.levels
 ]
 DRAFTS = 6
@@ -42,14 +42,13 @@ def resources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resources]:
         yield made
 
 
-def facts(seed: int, documents: int = 8) -> list[Fact]:
-    chosen = random.Random(seed).sample(stating()[:60], documents)
-    return [f for d in chosen for f in defaults(d)]
+def material(seed: int, documents: int = 8) -> Material:
+    return Material(("node",), ("node",), tuple(random.Random(seed).sample(stating()[:60], documents)))
 
 
 def drafts(kind: str, level: int, count: int = DRAFTS) -> list[Draft]:
     """The first so many that succeed."""
-    found = (KINDS[kind].draft(random.Random(seed), facts(seed), level) for seed in range(count * 20))
+    found = (KINDS[kind].draft(random.Random(seed), material(seed), level) for seed in range(count * 20))
     made = [d for d in found if d is not None][:count]
     assert len(made) == count, f"{kind} at level {level} is hardly ever possible"
     return made
@@ -58,7 +57,7 @@ def drafts(kind: str, level: int, count: int = DRAFTS) -> list[Draft]:
 def unreliable(draft: Draft) -> set[str]:
     """What happened to a settings store: a value was changed since it was documented, a write gets lost."""
     found = {"lost"} if draft.initial_state.tables.get(LOST_WRITES) else set()
-    documented = {f.parameter: f.value for f in draft.facts}
+    documented = {f.parameter: f.value for f in draft.passages}
     rows = draft.initial_state.tables.get("settings", ())
     return found | ({"changed"} if any(documented[r["name"]] != r["value"] for r in rows) else set())
 
@@ -83,7 +82,7 @@ def test_reference_and_demonstrations_pass_where_the_world_suits_them(kind: str,
 
 
 def test_settings_stores_are_as_unreliable_as_stated() -> None:
-    made = [d for seed in range(900) if (d := KINDS["settings"].draft(random.Random(seed), facts(seed % 40), 2)) is not None]
+    made = [d for seed in range(900) if (d := KINDS["settings"].draft(random.Random(seed), material(seed % 40), 2)) is not None]
     for what, share in (("changed", CHANGED), ("lost", LOST)):
         seen = sum(what in unreliable(d) for d in made) / len(made)
         assert abs(seen - share) < 4 * (share * (1 - share) / len(made)) ** 0.5, (what, seen)
@@ -124,7 +123,7 @@ def test_a_draft_is_what_its_type_says(kind: str, level: int) -> None:
         assert (draft.kind, draft.family, draft.domain, draft.level) == (spec.name, spec.family, spec.domain, level)
         assert FAMILY_DOMAIN[draft.family] == draft.domain
         assert draft.verifier_entry == ENTRIES[draft.verifier_kind]
-        assert draft.facts
+        assert draft.passages
         assert len({d.style for d in draft.demonstrations}) == 3
         assert "not found" not in draft.prompt
         assert "submit" in draft.tools
@@ -144,7 +143,7 @@ def test_demonstrations_come_in_several_lengths(kind: str, level: int) -> None:
 def test_coding_prompts_show_the_value_that_they_ask_for() -> None:
     for level in KINDS["function"].levels:
         for draft in drafts("function", level):
-            (fact,) = draft.facts
+            (fact,) = draft.passages
             assert f"{fact.parameter}={fact.value}" in draft.prompt.replace(" ", "")
 
 
@@ -156,7 +155,7 @@ def test_a_hidden_test_tells_every_other_form_apart(resources: Resources) -> Non
         guess = draft.demonstrations[0]
         (submit,) = guess.messages
         right = submit.calls[0].arguments["source"]
-        (fact,) = draft.facts
+        (fact,) = draft.passages
         b = next(n for n in re.findall(r"\d+", right.split("return")[1]) if n != fact.value)
         sources = [source_of(form, int(fact.value), int(b)) for form in FORMS]
         assert right in sources
@@ -186,12 +185,12 @@ def test_searching_begins_with_the_commonest_form_and_ends_with_what_passed() ->
 def test_a_lookup_opens_one_document_a_level_and_answers_in_the_asked_order() -> None:
     for level in KINDS["lookup"].levels:
         for draft in drafts("lookup", level):
-            assert len({f.document_id for f in draft.facts}) == len(draft.facts) == level
-            places = [draft.prompt.index(f"`{f.parameter}` of `{short_title(f.title)}`") for f in draft.facts]
+            assert len({f.document_id for f in draft.passages}) == len(draft.passages) == level
+            places = [draft.prompt.index(f"`{f.parameter}` of `{short_title(f.title)}`") for f in draft.passages]
             assert places == sorted(places)
             for demonstration in draft.demonstrations:
                 calls = [c for m in demonstration.messages for c in m.calls]
-                assert [c.arguments["value"] for c in calls if c.tool == "record"] == [f.value for f in draft.facts]
+                assert [c.arguments["value"] for c in calls if c.tool == "record"] == [f.value for f in draft.passages]
                 assert calls[-1].tool == "submit"
                 assert not calls[-1].arguments
 
@@ -228,7 +227,7 @@ def executed(source: str, n: int, resources: Resources) -> object:
 
 def test_the_first_form_is_the_most_common_but_no_safe_bet() -> None:
     """Guessing without a test is right now and then: low effort has something to win, and something to lose."""
-    made = [d for seed in range(600) if (d := KINDS["function"].draft(random.Random(seed), facts(seed % 40), 3)) is not None]
+    made = [d for seed in range(600) if (d := KINDS["function"].draft(random.Random(seed), material(seed % 40), 3)) is not None]
     forms = Counter(re.sub(r"\d+", "#", d.demonstrations[0].messages[-1].calls[0].arguments["source"].split("return ")[1]) for d in made)
     assert set(forms) == {re.sub("[AB]", "#", form) for form in FORMS}
     assert 0.5 < forms["n * # + #"] / len(made) < 0.8  # two of the four forms look alike once numbers are hidden
@@ -236,4 +235,4 @@ def test_the_first_form_is_the_most_common_but_no_safe_bet() -> None:
 
 @pytest.mark.parametrize(("kind", "level"), CELLS)
 def test_without_facts_there_is_no_draft(kind: str, level: int) -> None:
-    assert KINDS[kind].draft(random.Random(0), [], level) is None
+    assert KINDS[kind].draft(random.Random(0), Material(("node",), ("node",), ()), level) is None

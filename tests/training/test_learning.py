@@ -16,11 +16,12 @@ from environments.families import TOOLS
 from environments.families.assistant import LOST_WRITES
 from environments.harness.config import LAPTOP
 from environments.harness.xtml import Xtml
+from environments.protocols import Document
 from environments.resources import Resources
 from environments.task import TaskSpec
 from environments.vault import Vault
 from tasks.facts import Fact
-from tasks.kinds import KINDS, Draft
+from tasks.kinds import KINDS, Draft, Material
 from tasks.synthesis import to_task
 from training import sft, trainer
 from training.config import EffortConfig, SftConfig
@@ -47,8 +48,9 @@ def drafts(count: int, rng: random.Random) -> list[Draft]:
     made: list[Draft] = []
     while len(made) < count:
         names = {"".join(rng.choices(syllables, k=2)) for _ in range(6)}
-        facts = [Fact("shop.stock", n, str(rng.randint(10, 999)), "shop", f"stock({n})", "shop", "MIT") for n in sorted(names)]
-        draft = KINDS["settings"].draft(rng, facts, 1)
+        signature = f"stock({', '.join(f'{n}={rng.randint(10, 999)}' for n in sorted(names))})"
+        stock = Document("shop", "shop.stock", signature, "shop", "MIT")
+        draft = KINDS["settings"].draft(rng, Material(("shop",), ("shop",), (stock,)), 1)
         # Quiet stores only: every way of working is right there, so what is measured is learning, not luck.
         if draft is not None and LOST_WRITES not in draft.initial_state.tables and unchanged(draft):
             made.append(draft)
@@ -56,7 +58,7 @@ def drafts(count: int, rng: random.Random) -> list[Draft]:
 
 
 def unchanged(draft: Draft) -> bool:
-    documented = {f.parameter: f.value for f in draft.facts}
+    documented = {f.parameter: f.value for f in draft.passages if isinstance(f, Fact)}
     return all(documented[row["name"]] == row["value"] for row in draft.initial_state.tables["settings"])
 
 
