@@ -122,6 +122,10 @@ def plain(count: int) -> dict[str, Any]:
     started: list[subprocess.Popen[bytes]] = []
     create = p50(lambda: started.append(subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"])), count)
     process = started[0]
+
+    def spawn() -> None:
+        os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+
     pause = p50(lambda: process.send_signal(signal.SIGSTOP), count)
     resume = p50(lambda: process.send_signal(signal.SIGCONT), count)
     for p in started:
@@ -130,6 +134,7 @@ def plain(count: int) -> dict[str, Any]:
     return {
         "create_ms": create,
         "exec_ms": p50(lambda: subprocess.run(["/bin/true"], capture_output=True), 5 * count),
+        "spawn_ms": p50(spawn, 5 * count),  # what no exec can go below: vfork, exec, wait
         "pause_ms": pause,
         "resume_ms": resume,
     }

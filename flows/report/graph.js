@@ -14,7 +14,20 @@
   const branches = [...new Set(nodes.map((n) => n.b))];
   // Neighbouring branches get distant hues: the golden angle.
   const branchColour = new Map(branches.map((b, i) => [b, `hsl(${(i * 137.508) % 360} 45% 42%)`]));
-  const paint = (n) => (colour.value === "branch" ? branchColour.get(n.b) : domainColour(n.d));
+  // Light to dark in one hue, readable without telling hues apart; nothing to show is grey.
+  const NOTHING = "#b9c0c7", ramp = (share) => `hsl(213 ${35 + 45 * share}% ${74 - 50 * share}%)`;
+  const deepest = Math.max(1, ...nodes.map((n) => n.l)), most = Math.max(1, ...nodes.map((n) => n.c));
+  const shares = {
+    level: (n) => n.l / deepest,
+    coverage: (n) => (n.c ? Math.log1p(n.c) / Math.log1p(most) : null),
+    yield: (n) => (n.c ? n.p / n.c : null),
+  };
+  const paint = (n) => {
+    if (colour.value === "branch") return branchColour.get(n.b);
+    if (!(colour.value in shares)) return domainColour(n.d);
+    const share = shares[colour.value](n);
+    return share === null ? NOTHING : ramp(share);
+  };
   let scale = 1, dx = 0, dy = 0, chosen = -1, over = -1, matches = new Set(), frame = 0;
 
   const size = () => ({ w: canvas.clientWidth, h: canvas.clientHeight });
@@ -102,7 +115,12 @@
   }
   function showLegend() {
     legend.replaceChildren();
-    const entries = colour.value === "domain" ? [...new Set(nodes.map((n) => n.d))].map((d) => [d, domainColour(d)])
+    const scales = {
+      level: () => [...Array(deepest + 1).keys()].map((l) => ["level " + l, ramp(l / deepest)]),
+      coverage: () => [["no candidate task", NOTHING], ["1", ramp(Math.log1p(1) / Math.log1p(most))], [most + " candidates", ramp(1)]],
+      yield: () => [["no candidate task", NOTHING], ...[0, 0.5, 1].map((y) => [y * 100 + " % published", ramp(y)])],
+    };
+    const entries = colour.value in scales ? scales[colour.value]() : colour.value === "domain" ? [...new Set(nodes.map((n) => n.d))].map((d) => [d, domainColour(d)])
       : branches.length > 12 ? [] : branches.map((b) => { const top = nodes.find((n) => n.b === b); return [top ? top.n.slice(0, 40) : b, branchColour.get(b)]; });
     for (const [name, c] of entries) { const s = element("span"), dot = element("i"); dot.style.background = c; s.append(dot, name); legend.append(s); }
     if (!entries.length) legend.textContent = branches.length + " branches, neighbours in different hues.";

@@ -69,7 +69,12 @@ def test_the_graph_can_be_searched_zoomed_coloured_and_reset(page):
     zoomed = pixels(page)
     assert zoomed != first
     page.select_option("#graph-colour", "branch")
-    assert pixels(page) != zoomed
+    seen = [zoomed, pixels(page)]
+    for colour, said in (("level", "level 1"), ("coverage", "no candidate task"), ("yield", "100 % published")):
+        page.select_option("#graph-colour", colour)
+        seen.append(pixels(page))
+        assert said in page.inner_text("#graph-legend")
+    assert len(set(seen)) == len(seen)
     page.fill("#graph-search", "matrix")
     assert "Found (" in page.inner_text("#graph-info")
     page.click("#graph-info button >> nth=0")
