@@ -182,7 +182,10 @@ class Child:
             self.link = None
         if self.pid > 0:
             signal_all({self.pid}, SIGKILL)
-            reap()
+            try:  # noqa: SIM105 - contextlib would have to be imported
+                os.waitpid(self.pid, 0)  # until then it holds the ports that its successor is to listen on
+            except ChildProcessError:
+                pass
         self.pid = 0
 
 
