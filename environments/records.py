@@ -37,6 +37,8 @@ class NodeRow(Row):
     queries: list[str] = Field(description="Searches its agent ran")
     confidence: float = Field(description="Confidence of the proposal that created the node, 0 to 1")
     created_at: str = Field(description="When the node was added, UTC")
+    found_by: str = Field(default="", description="Brain whose proposal made the node, empty for a seed")
+    found_run: str = Field(default="", description="Run that added the node; a later run keeps it")
 
 
 class EdgeRow(Row):
@@ -51,6 +53,53 @@ class EdgeRow(Row):
     quote: str = Field(description="A passage that supports the edge")
     agent: str = Field(description="Brain that proposed the edge")
     created_at: str = Field(description="When the edge was added, UTC")
+    found_run: str = Field(default="", description="Run that added the edge; a later run keeps it")
+
+
+class EdgeEvidenceRow(Row):
+    """One passage that supports an edge of a run's graph."""
+
+    TABLE: ClassVar[str] = "edge_evidence"
+    coarse_id: str = Field(description="Node id of the broader concept")
+    fine_id: str = Field(description="Node id of the narrower concept")
+    document_id: str = Field(description="Document the passage is from")
+    quote: str = Field(description="The passage, word for word")
+    relation: str = Field(description="Relation as proposed: narrower or broader")
+    confidence: float = Field(description="Confidence of the proposal that quoted it, 0 to 1")
+    agent: str = Field(description="Brain that proposed it")
+    found_run: str = Field(description="Run that found it")
+    found_at: str = Field(description="When it was found, UTC")
+
+
+class RelationRow(Row):
+    """One passage that relates a node to another concept without an edge: an undirected relation beside the graph."""
+
+    TABLE: ClassVar[str] = "relations"
+    node_id: str = Field(description="Node whose agent proposed it")
+    name: str = Field(description="Name of the other concept, which need not be a node")
+    kind: str = Field(description="related, or equivalent: a claim that the two are one, not (yet) followed by a merge")
+    relation: str = Field(description="Relation as proposed; the name of a node's abbreviation may come from an edge's proposal")
+    document_id: str = Field(description="Document the passage is from")
+    quote: str = Field(description="The passage, word for word")
+    confidence: float = Field(description="Confidence of the proposal, 0 to 1")
+    agent: str = Field(description="Brain that proposed it")
+    found_run: str = Field(description="Run that found it")
+    found_at: str = Field(description="When it was found, UTC")
+
+
+class NodeRedirectRow(Row):
+    """Where the id of a node that was merged or split leads: one row a target, all of them live nodes."""
+
+    TABLE: ClassVar[str] = "node_redirects"
+    node_id: str = Field(description="Id of the node that is gone")
+    target_id: str = Field(description="Node id that stands for it now")
+    sense: int = Field(description="Rank of the target: 0 is where the id leads, others are further senses of an ambiguous node")
+    kind: str = Field(description="merge or split")
+    name: str = Field(description="Preferred name of the node that is gone")
+    reason: str = Field(description="Why it was merged or split")
+    agent: str = Field(description="Brain or person that decided")
+    found_run: str = Field(description="Run that did it")
+    found_at: str = Field(description="When it was done, UTC")
 
 
 class GraphRejectRow(Row):
@@ -327,6 +376,9 @@ class RunRow(Row):
 ROW_MODELS: tuple[type[Row], ...] = (
     NodeRow,
     EdgeRow,
+    EdgeEvidenceRow,
+    RelationRow,
+    NodeRedirectRow,
     GraphRejectRow,
     MaterialRow,
     NodeMaterialRow,

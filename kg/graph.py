@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import networkx as nx
 
-from environments.protocols import Evidence, Proposal
+from environments.protocols import Proposal
 from environments.records import Row
-from kg.concept import FAILED, Concept, Edge, Passage, Reject, concept_id
+from environments.search.embedding import embed
+from kg.concept import FAILED, Concept, Edge, Passage, Redirect, Reject, Relation, Support, add_supports, concept_id
 from kg.equivalence import name_key, split_abbreviation
+from kg.lookup import Match, NameIndex, Neighbourhood
 from kg.order import CycleFoundError, TopologicalOrder
 
 _STRONGER = 0.1
 """By how much a new edge's confidence must exceed the weakest edge of the cycle it would close, to replace it."""
 _MAX_NAME = 100
 _RELATIONS = frozenset({"narrower", "broader", "equivalent", "related"})
+_MAX_EVIDENCE = 8
+"""Passages kept of a node itself; those of its edges and relations are all kept."""
 
 
 class ConceptGraph:
     """Concepts and edges over a networkx `DiGraph` of concept ids.
 
     Invariants: no cycle; no two nodes with a name or alias in common; seeds have no parents and every other node has
-    at least one, so that every node is reachable from a seed.
+    at least one, so that every node is reachable from a seed; a redirect leads to nodes that are there.
     """
 
     def __init__(self) -> None:
         self.digraph: nx.DiGraph = nx.DiGraph()
         self.rejects: list[Reject] = []
+        self.redirects: dict[str, Redirect] = {}
+        """By the id of a node that was merged or split."""
+        self._relations: dict[str, list[Relation]] = {}
+        self._index = NameIndex(embed)
         self._order = TopologicalOrder(self.digraph)
         self._names: dict[str, str] = {}
         self._rejected: set[Reject] = set()
@@ -68,6 +77,55 @@ class ConceptGraph:
             return self._names.get(name_key(name)) or self._names.get(name_key(split_abbreviation(name)[0]))
         except ValueError:
             return None
+
+    def current(self, node: str) -> str:
+        """The id that stands for an id today: itself, or where a merge or split leads. Raises KeyError for an id never given."""
+        if node in self.digraph:
+            return node
+        return self.redirects[node].targets[0]
+
+    def relations(self, node: str) -> list[Relation]:
+        """Undirected relations found from a node, in the order they were found."""
+        return list(self._relations.get(node, ()))
+
+    def find_concepts(self, text: str, limit: int = 8) -> list[Match]:
+        """Concepts named like a text, best first: by spelling, name key, shared words, and nearness of meaning.
+
+        Without the embedding model, by the first three alone.
+        """
+        try:
+            key = name_key(text)
+        except ValueError:
+            return []
+        keys = self._index.follow(self._names)
+        best: dict[str, Match] = {}
+
+        def keep(node: str, score: float, how: str) -> None:
+            if node not in best or score > best[node].score:
+                best[node] = Match(node, self.concept(node).name, score, how)
+
+        if (named := self.resolve(text)) is not None:
+            spelt = text.strip() in (self.concept(named).name, *self.concept(named).aliases)
+            keep(named, 1.0 if spelt else 0.99, "exact" if spelt else "key")
+        for how, found in (("words", self._index.by_words(key, 2 * limit)), ("meaning", self._index.by_meaning(key, 2 * limit))):
+            for entry, score in found:
+                keep(self._names[keys[entry]], min(score, 0.98), how)
+        return sorted(best.values(), key=lambda m: (-m.score, m.name))[:limit]
+
+    def neighbourhood(self, node: str) -> Neighbourhood:
+        """What stands around a node. Raises KeyError when there is none of this id."""
+        concept, parents = self.concept(node), self.parents(node)
+        siblings = dict.fromkeys(child for parent in parents for child in self.children(parent) if child != node)
+        named = (self.resolve(r.name) for r in self.relations(node))
+        return Neighbourhood(
+            node,
+            concept.name,
+            tuple(concept.aliases),
+            tuple(parents),
+            tuple(self.children(node)),
+            tuple(siblings),
+            tuple(dict.fromkeys(other for other in named if other not in (None, node))),
+        )
 
     def seeds(self) -> list[str]:
         """Ids of the seeds."""
@@ -127,8 +185,9 @@ class ConceptGraph:
     def propose(self, node: str, proposal: Proposal, passages: Sequence[Passage] = (), agent: str = "", now: str = "") -> str | None:
         """Enter what a reader found from a node. Returns the id of the concept it is now about, None when rejected.
 
-        `narrower` and `broader` make or reuse a node and an edge that runs coarse to fine; `equivalent` makes an alias.
-        What does not enter is kept in `rejects` with the reason.
+        `narrower` and `broader` make or reuse a node and an edge that runs coarse to fine. `equivalent` makes an alias, or a
+        claim when both names are nodes already (see `kg.merge`); `related` makes a relation beside the edges. What does not
+        enter is kept in `rejects` with the reason.
         """
         name, short = split_abbreviation(proposal.name)
         if proposal.relation not in _RELATIONS:
@@ -143,25 +202,32 @@ class ConceptGraph:
             return self._reject(node, proposal, f"name: longer than {_MAX_NAME} characters or without letters")
         if not proposal.evidence:
             return self._reject(node, proposal, "evidence: none was quoted")
-        if proposal.relation == "related":
-            return self._reject(node, proposal, "relation: related concepts make no edge")
         known = self._names.get(key)
+        supports = [
+            Support(e.document_id, e.quote, proposal.relation, proposal.confidence, agent, now) for e in dict.fromkeys(proposal.evidence)
+        ]
         if proposal.relation == "equivalent":
-            return self._alias(node, name, proposal, known)
+            if known is None:
+                return self._alias(node, name)
+            return node if known == node else self._relate(node, name, "equivalent", supports)
         if known == node:
             return self._reject(node, proposal, "name: it is the concept itself")
+        if proposal.relation == "related":
+            return self._relate(node, name, "related", supports)
         if proposal.relation == "broader" and known is None:
             return self._reject(node, proposal, "reachability: no seed reaches a broader concept that is new")
         if known is None:
-            found = Concept("", name, domain=proposal.domain, confidence=proposal.confidence, created_at=now)
+            found = Concept("", name, domain=proposal.domain, confidence=proposal.confidence, created_at=now, found_by=agent)
             found.evidence.extend(passages)
             known = self._add(found)
-        elif known in self.digraph:
-            self._support(known, passages)
-        if short:
-            self._alias(known, short, proposal, self._names.get(name_key(short)))
+        else:
+            self._ground(known, passages)
+        if short and self._names.get(name_key(short)) is None:
+            self._alias(known, short)
+        elif short and self._names[name_key(short)] != known:
+            self._relate(known, short, "equivalent", supports)
         coarse, fine = (node, known) if proposal.relation == "narrower" else (known, node)
-        return known if self._connect(node, coarse, fine, proposal, agent, now) else None
+        return known if self._connect(node, coarse, fine, Edge(proposal.relation, proposal.confidence, supports), proposal) else None
 
     def reject(self, node: str, proposal: Proposal, reason: str) -> None:
         """Keep a proposal that its caller does not enter, with the reason."""
@@ -180,7 +246,7 @@ class ConceptGraph:
     # --- rows ---
 
     def to_rows(self, run: str) -> dict[str, list[Row]]:
-        """Rows by table: nodes, edges, graph_rejects, materials, node_materials."""
+        """Rows by table (see `kg.rows`). What was found since the last save is this run's."""
         from kg.rows import graph_to_rows
 
         return graph_to_rows(self, run)
@@ -212,81 +278,130 @@ class ConceptGraph:
             raise ValueError(f"the edge {coarse} -> {fine} closes a cycle") from error
         self.digraph.add_edge(coarse, fine, edge=edge)
 
+    def restore_relation(self, node: str, relation: Relation) -> None:
+        """Put back a relation as it was saved. Raises ValueError when its node is missing."""
+        if node not in self.digraph:
+            raise ValueError(f"a relation of {node}, which is not there")
+        self._relations.setdefault(node, []).append(relation)
+
+    def restore_redirect(self, node: str, redirect: Redirect) -> None:
+        """Put back a redirect as it was saved. Raises ValueError when it leads nowhere or from a node that is there."""
+        if node in self.digraph or not redirect.targets or not all(t in self.digraph for t in redirect.targets):
+            raise ValueError(f"the redirect of {node} does not lead to nodes that are there")
+        self.redirects[node] = redirect
+
     def restore_reject(self, reject: Reject) -> None:
         """Put back a rejected proposal as it was saved."""
         self._rejected.add(reject)
         self.rejects.append(reject)
+
+    # --- rewriting, for kg.merge ---
+
+    def insert(self, coarse: str, fine: str, edge: Edge) -> None:
+        """Add an edge, or its support to the one that is there. Raises CycleFoundError, with the graph unchanged."""
+        if self.digraph.has_edge(coarse, fine):
+            self.edge(coarse, fine).absorb(edge)
+            return
+        self._order.insert(coarse, fine)
+        self.digraph.add_edge(coarse, fine, edge=edge)
+
+    def cut(self, coarse: str, fine: str, reason: str) -> None:
+        """Remove an edge and keep it among the rejects."""
+        self.digraph.remove_edge(coarse, fine)
+        self.drop(coarse, self.concept(fine).name, reason)
+
+    def drop(self, coarse: str, name: str, reason: str) -> None:
+        """Keep an edge that cannot be put back among the rejects."""
+        self._keep(Reject(coarse, name, "narrower", reason))
+
+    def add(self, concept: Concept) -> str:
+        """Add a node under a name that is free. The caller gives it a parent. Returns its id."""
+        return self._add(concept)
+
+    def replace(self, node: str, redirect: Redirect) -> None:
+        """Take a node out and redirect its id; names, edges and relations are the caller's to hand on first."""
+        self.digraph.remove_node(node)
+        self._order.remove_node(node)
+        self.redirects[node] = redirect
+        for old, held in self.redirects.items():
+            if node in held.targets:
+                targets = itertools.chain.from_iterable(redirect.targets if t == node else (t,) for t in held.targets)
+                self.redirects[old] = dataclasses.replace(held, targets=tuple(dict.fromkeys(targets)))
+
+    def rename(self, names: Iterable[str], node: str) -> None:
+        """Give names to a node, whoever has them now; the first owner's list of aliases is the caller's."""
+        for name in names:
+            self._names[name_key(name)] = node
+
+    def take_relations(self, node: str) -> list[Relation]:
+        """Remove a node's relations and return them."""
+        return self._relations.pop(node, [])
+
+    def give_relations(self, node: str, relations: Iterable[Relation]) -> None:
+        """Add relations to a node; those that now name the node itself are settled and go."""
+        for relation in relations:
+            if self.resolve(relation.name) != node:
+                self._relate(node, relation.name, relation.kind, relation.supports)
 
     # --- inside ---
 
     def _add(self, concept: Concept) -> str:
         key = name_key(concept.name)
         concept.concept_id = concept_id(key)
-        while concept.concept_id in self.digraph:  # Ten characters can collide.
+        while concept.concept_id in self.digraph or concept.concept_id in self.redirects:  # Ten characters can collide.
             concept.concept_id = concept_id(concept.concept_id + key)
         self.digraph.add_node(concept.concept_id, concept=concept)
         self._order.add_node(concept.concept_id)
         self._names[key] = concept.concept_id
         return concept.concept_id
 
-    def _support(self, node: str, passages: Sequence[Passage]) -> None:
+    def _ground(self, node: str, passages: Sequence[Passage]) -> None:
         evidence = self.concept(node).evidence
         known = {p.sha256 for p in evidence}
-        evidence.extend(p for p in passages if p.sha256 not in known and len(evidence) < 8)
+        evidence.extend(p for p in passages if p.sha256 not in known and len(evidence) < _MAX_EVIDENCE)
 
-    def _alias(self, node: str, name: str, proposal: Proposal, known: str | None) -> str | None:
-        if known not in (None, node):
-            return self._reject(node, proposal, f"name: {name!r:.60} is already {self.concept(str(known)).name!r:.60}")
-        if known is None:
-            self._names[name_key(name)] = node
-            self.concept(node).aliases.append(name)
+    def _alias(self, node: str, name: str) -> str:
+        self._names[name_key(name)] = node
+        self.concept(node).aliases.append(name)
         return node
 
-    def _connect(self, node: str, coarse: str, fine: str, proposal: Proposal, agent: str, now: str) -> bool:
-        edge = Edge(proposal.relation, proposal.confidence, _documents(proposal.evidence), proposal.evidence[0].quote, agent, now)
-        if self.digraph.has_edge(coarse, fine):
-            held = self.edge(coarse, fine)
-            held.document_ids.extend(d for d in edge.document_ids if d not in held.document_ids)
-            held.confidence = max(held.confidence, edge.confidence)
-            return True
+    def _relate(self, node: str, name: str, kind: str, supports: Sequence[Support]) -> str:
+        held = self._relations.setdefault(node, [])
+        same = next((r for r in held if r.kind == kind and name_key(r.name) == name_key(name)), None)
+        if same is None:
+            held.append(Relation(name, kind, list(supports)))
+        else:
+            add_supports(same.supports, supports)
+        return node
+
+    def _connect(self, node: str, coarse: str, fine: str, edge: Edge, proposal: Proposal) -> bool:
         if self.concept(fine).seed:
             self._reject(node, proposal, "seed: nothing is broader than a seed")
             return False
         while True:
             try:
-                self._order.insert(coarse, fine)
-                break
+                self.insert(coarse, fine, edge)
+                return True
             except CycleFoundError as cycle:
-                if not self._break_cycle(node, cycle.path, proposal):
+                if not self._break_cycle(cycle.path, proposal):
                     self._reject(
                         node, proposal, f"cycle: {self.concept(fine).name!r:.60} already leads to {self.concept(coarse).name!r:.60}"
                     )
                     return False
-        self.digraph.add_edge(coarse, fine, edge=edge)
-        return True
 
-    def _break_cycle(self, node: str, path: Sequence[str], proposal: Proposal) -> bool:
+    def _break_cycle(self, path: Sequence[str], proposal: Proposal) -> bool:
         """Remove the weakest edge of the way back, when the new one is clearly better founded and no node loses its last parent."""
-        steps = list(itertools.pairwise(path))
-        if not steps:
+        coarse, fine = min(itertools.pairwise(path), key=lambda step: self.edge(*step).confidence)
+        if self.digraph.in_degree(fine) < 2 or proposal.confidence < self.edge(coarse, fine).confidence + _STRONGER:
             return False
-        coarse, fine = min(steps, key=lambda step: self.edge(*step).confidence)
-        weakest = self.edge(coarse, fine)
-        if self.digraph.in_degree(fine) < 2 or proposal.confidence < weakest.confidence + _STRONGER:
-            return False
-        self.digraph.remove_edge(coarse, fine)
-        self.rejects.append(
-            Reject(coarse, self.concept(fine).name, "narrower", f"cycle: replaced by better evidence for {proposal.name!r:.60}")
-        )
+        self.cut(coarse, fine, f"cycle: replaced by better evidence for {proposal.name!r:.60}")
         return True
 
     def _reject(self, node: str, proposal: Proposal, reason: str) -> str | None:
-        reject = Reject(node, proposal.name[:200], proposal.relation, reason)
+        self._keep(Reject(node, proposal.name[:200], proposal.relation, reason))
+        return None
+
+    def _keep(self, reject: Reject) -> None:
         if reject not in self._rejected:
             self._rejected.add(reject)
             self.rejects.append(reject)
-        return None
-
-
-def _documents(evidence: Sequence[Evidence]) -> list[str]:
-    return list(dict.fromkeys(e.document_id for e in evidence))

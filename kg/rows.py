@@ -6,16 +6,36 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import networkx as nx
-
 from environments.errors import CorruptArtifactError
-from environments.records import EdgeRow, GraphRejectRow, MaterialRow, NodeMaterialRow, NodeRow, Row
-from kg.concept import Concept, Edge, Passage, Reject
+from environments.records import (
+    EdgeEvidenceRow,
+    EdgeRow,
+    GraphRejectRow,
+    MaterialRow,
+    NodeMaterialRow,
+    NodeRedirectRow,
+    NodeRow,
+    RelationRow,
+    Row,
+)
+from kg.concept import Concept, Edge, Passage, Redirect, Reject, Relation, Support
 from kg.graph import ConceptGraph
+
+TABLES: tuple[type[Row], ...] = (
+    NodeRow,
+    EdgeRow,
+    EdgeEvidenceRow,
+    RelationRow,
+    NodeRedirectRow,
+    GraphRejectRow,
+    MaterialRow,
+    NodeMaterialRow,
+)
+"""Tables of a graph."""
 
 
 def graph_to_rows(graph: ConceptGraph, run: str) -> dict[str, list[Row]]:
-    """Rows of a run by table: nodes, edges, graph_rejects, materials, node_materials. Their order is the graph's own."""
+    """Rows of a run by table of `TABLES`, in the graph's own order. What no run has saved yet is this run's find."""
     levels = graph.levels()
     nodes: list[Row] = []
     materials: dict[str, Row] = {}
@@ -37,6 +57,8 @@ def graph_to_rows(graph: ConceptGraph, run: str) -> dict[str, list[Row]]:
                 queries=c.queries,
                 confidence=c.confidence,
                 created_at=c.created_at,
+                found_by=c.found_by,
+                found_run=c.run or run,
             )
         )
         for p in c.evidence:
@@ -53,19 +75,46 @@ def graph_to_rows(graph: ConceptGraph, run: str) -> dict[str, list[Row]]:
                 ),
             )
             node_materials.append(NodeMaterialRow(run=run, node_id=c.concept_id, material_sha256=p.sha256))
-    edges: list[Row] = [
-        EdgeRow(
-            run=run,
-            coarse_id=coarse,
-            fine_id=fine,
-            relation=e.relation,
-            confidence=e.confidence,
-            document_ids=e.document_ids,
-            quote=e.quote,
-            agent=e.agent,
-            created_at=e.created_at,
+    edges: list[Row] = []
+    edge_evidence: list[Row] = []
+    for coarse, fine, e in graph.edges():
+        first = e.supports[0]
+        edges.append(
+            EdgeRow(
+                run=run,
+                coarse_id=coarse,
+                fine_id=fine,
+                relation=e.relation,
+                confidence=e.confidence,
+                document_ids=e.document_ids,
+                quote=first.quote,
+                agent=first.agent,
+                created_at=first.found_at,
+                found_run=first.run or run,
+            )
         )
-        for coarse, fine, e in graph.edges()
+        edge_evidence.extend(EdgeEvidenceRow(run=run, coarse_id=coarse, fine_id=fine, **_support(s, run)) for s in e.supports)
+    relations: list[Row] = [
+        RelationRow(run=run, node_id=c.concept_id, name=r.name, kind=r.kind, **_support(s, run))
+        for c in graph
+        for r in graph.relations(c.concept_id)
+        for s in r.supports
+    ]
+    redirects: list[Row] = [
+        NodeRedirectRow(
+            run=run,
+            node_id=node,
+            target_id=target,
+            sense=sense,
+            kind=r.kind,
+            name=r.name,
+            reason=r.reason,
+            agent=r.agent,
+            found_run=r.run or run,
+            found_at=r.found_at,
+        )
+        for node, r in graph.redirects.items()
+        for sense, target in enumerate(r.targets)
     ]
     rejects: list[Row] = [
         GraphRejectRow(run=run, node_id=r.concept_id, name=r.name, relation=r.relation, reason=r.reason) for r in graph.rejects
@@ -73,6 +122,9 @@ def graph_to_rows(graph: ConceptGraph, run: str) -> dict[str, list[Row]]:
     return {
         NodeRow.TABLE: nodes,
         EdgeRow.TABLE: edges,
+        EdgeEvidenceRow.TABLE: edge_evidence,
+        RelationRow.TABLE: relations,
+        NodeRedirectRow.TABLE: redirects,
         GraphRejectRow.TABLE: rejects,
         MaterialRow.TABLE: list(materials.values()),
         NodeMaterialRow.TABLE: node_materials,
@@ -80,7 +132,7 @@ def graph_to_rows(graph: ConceptGraph, run: str) -> dict[str, list[Row]]:
 
 
 def graph_from_rows(rows: Mapping[str, Sequence[Any]]) -> ConceptGraph:
-    """The graph that `graph_to_rows` wrote; tables other than its five are ignored.
+    """The graph that `graph_to_rows` wrote; other tables are ignored.
 
     Raises:
         CorruptArtifactError: the rows make no graph (an edge without its nodes, a cycle, a node without a parent).
@@ -107,16 +159,49 @@ def graph_from_rows(rows: Mapping[str, Sequence[Any]]) -> ConceptGraph:
                     n.confidence,
                     n.created_at,
                     evidence[n.node_id],
+                    n.found_by,
+                    n.found_run,
                 )
             )
+        supports: dict[tuple[str, str], list[Support]] = defaultdict(list)
+        for e in rows.get(EdgeEvidenceRow.TABLE, ()):
+            supports[e.coarse_id, e.fine_id].append(_restored(e))
         for e in rows.get(EdgeRow.TABLE, ()):
-            graph.restore_edge(e.coarse_id, e.fine_id, Edge(e.relation, e.confidence, list(e.document_ids), e.quote, e.agent, e.created_at))
+            if not (held := supports.get((e.coarse_id, e.fine_id))):
+                raise ValueError(f"the edge {e.coarse_id} -> {e.fine_id} has no evidence")
+            graph.restore_edge(e.coarse_id, e.fine_id, Edge(e.relation, e.confidence, held))
+        claims: dict[tuple[str, str, str], list[Support]] = defaultdict(list)
+        for r in rows.get(RelationRow.TABLE, ()):
+            claims[r.node_id, r.name, r.kind].append(_restored(r))
+        for (node, name, kind), held in claims.items():
+            graph.restore_relation(node, Relation(name, kind, held))
+        leads: dict[str, list[NodeRedirectRow]] = defaultdict(list)
+        for r in rows.get(NodeRedirectRow.TABLE, ()):
+            leads[r.node_id].append(r)
+        for node, found in leads.items():
+            found.sort(key=lambda r: r.sense)
+            targets, main = tuple(r.target_id for r in found), found[0]
+            graph.restore_redirect(node, Redirect(targets, main.kind, main.name, main.reason, main.agent, main.found_at, main.found_run))
     except (KeyError, ValueError) as error:
         raise CorruptArtifactError(f"the graph's rows do not fit together: {error}", fix) from error
     for r in rows.get(GraphRejectRow.TABLE, ()):
         graph.restore_reject(Reject(r.node_id, r.name, r.relation, r.reason))
-    if not nx.is_directed_acyclic_graph(graph.digraph):
-        raise CorruptArtifactError("the graph's rows hold a cycle", fix)
     if orphan := next((c for c in graph if not c.seed and not graph.parents(c.concept_id)), None):
         raise CorruptArtifactError(f"the graph's rows leave {orphan.name!r:.60} without a parent", fix)
     return graph
+
+
+def _support(support: Support, run: str) -> dict[str, Any]:
+    return {
+        "document_id": support.document_id,
+        "quote": support.quote,
+        "relation": support.relation,
+        "confidence": support.confidence,
+        "agent": support.agent,
+        "found_run": support.run or run,
+        "found_at": support.found_at,
+    }
+
+
+def _restored(row: EdgeEvidenceRow | RelationRow) -> Support:
+    return Support(row.document_id, row.quote, row.relation, row.confidence, row.agent, row.found_at, row.found_run)

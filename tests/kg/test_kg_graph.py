@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import networkx as nx
 import pytest
 from hypothesis import given, settings
@@ -7,10 +9,10 @@ from hypothesis import strategies as st
 
 from environments.errors import CorruptArtifactError
 from environments.protocols import Evidence, Proposal
-from environments.records import EdgeRow, NodeRow
 from environments.tables import read_rows, write_rows
 from kg import ConceptGraph, Passage
 from kg.equivalence import name_key
+from kg.rows import TABLES
 
 
 def found(name: str, relation: str = "narrower", confidence: float = 0.5) -> Proposal:
@@ -83,8 +85,10 @@ def test_one_node_a_concept_with_its_aliases() -> None:
     assert graph.concept(fft).aliases == ["FFT"]
     assert graph.propose(root, found("Fast Fourier transform")) == fft
     assert len(graph) == 2
-    assert graph.propose(fft, found("signals", "equivalent")) is None
-    assert "already" in graph.rejects[-1].reason
+    assert graph.propose(fft, found("signals", "equivalent")) == fft
+    (claim,) = graph.relations(fft)
+    assert (claim.name, claim.kind, graph.resolve("signals")) == ("signals", "equivalent", root)
+    assert graph.rejects == []
 
 
 def test_a_weak_edge_that_closes_a_cycle_is_rejected_with_the_reason() -> None:
@@ -110,7 +114,6 @@ def test_a_cycle_is_resolved_by_better_evidence_when_nobody_is_orphaned() -> Non
     ("proposal", "reason"),
     [
         (found("new", "broader"), "reachability"),
-        (found("new", "related"), "relation"),
         (found("new", "sideways"), "relation"),
         (found("new", confidence=1.5), "evidence"),
         (found("new", confidence=float("nan")), "evidence"),
@@ -144,18 +147,19 @@ def test_branches_are_children_of_seeds_and_never_ambiguous() -> None:
     assert graph.topological()[0] == root
 
 
-def test_rows_survive_parquet(tmp_path: object) -> None:
+def test_rows_survive_parquet(tmp_path: Path) -> None:
     graph, (root, trees, heap) = chain("graphs", "trees", "binary heap (BH)")
     graph.propose(heap, found("graphs"))
+    graph.propose(heap, found("priority queue", "related"))
     graph.mark(trees, "reader", "read", ["trees"], atomic=False)
     graph.mark_failed(heap, "reader", "garbage")
     rows = graph.to_rows("run")
-    models = {"nodes": NodeRow, "edges": EdgeRow}
-    for table, model in models.items():
-        rows[table] = list(read_rows(write_rows(tmp_path / f"{table}.parquet", model, rows[table]), model))  # type: ignore[operator]
+    for model in TABLES:
+        rows[model.TABLE] = list(read_rows(write_rows(tmp_path / f"{model.TABLE}.parquet", model, rows[model.TABLE]), model))
     again = ConceptGraph.from_rows(rows)
     assert again.to_rows("run") == graph.to_rows("run")
-    assert list(again) == list(graph)
+    assert [(c.concept_id, c.name, c.evidence) for c in again] == [(c.concept_id, c.name, c.evidence) for c in graph]
+    assert [r.name for r in again.relations(heap)] == ["priority queue"]
     assert again.resolve("BH") == heap
     assert again.frontier() == [root, heap]
     nodes = {r.node_id: r for r in rows["nodes"]}
@@ -164,17 +168,60 @@ def test_rows_survive_parquet(tmp_path: object) -> None:
     assert [m.passage for m in rows["materials"]] == ["quote for trees", "quote for binary heap (BH)"]
 
 
-@pytest.mark.parametrize("damage", ["edge", "cycle", "orphan", "name"])
+@pytest.mark.parametrize("damage", ["edge", "cycle", "orphan", "name", "evidence"])
 def test_rows_that_make_no_graph_are_refused(damage: str) -> None:
     graph, (_, trees, heap) = chain("graphs", "trees", "heap")
     rows = graph.to_rows("run")
     if damage == "edge":
         rows["edges"][0] = rows["edges"][0].model_copy(update={"fine_id": "nobody"})
     elif damage == "cycle":
-        rows["edges"].append(rows["edges"][0].model_copy(update={"coarse_id": heap, "fine_id": trees}))
+        for table in ("edges", "edge_evidence"):
+            rows[table].append(rows[table][0].model_copy(update={"coarse_id": heap, "fine_id": trees}))
     elif damage == "orphan":
         rows["edges"].pop()
+    elif damage == "evidence":
+        rows["edge_evidence"].pop()
     else:
         rows["nodes"][1] = rows["nodes"][1].model_copy(update={"name": "Graph"})
     with pytest.raises(CorruptArtifactError, match=r"the graph's rows.*Fix:"):
         ConceptGraph.from_rows(rows)
+
+
+def test_every_quote_for_an_edge_and_every_relation_is_kept_with_its_finder() -> None:
+    graph, (root, trees) = chain("graphs", "trees")
+    graph.propose(root, Proposal("trees", "narrower", 0.9, (Evidence("d2", "other words"),)), agent="second", now="later")
+    graph.propose(trees, Proposal("graph", "broader", 0.4, (Evidence("d2", "other words"),)), agent="third")
+    edge = graph.edge(root, trees)
+    assert [(s.document_id, s.agent) for s in edge.supports] == [("d", ""), ("d2", "second")]
+    assert (edge.confidence, edge.document_ids) == (0.9, ["d", "d2"])
+    assert graph.propose(trees, found("forest", "related")) == trees
+    assert graph.propose(trees, Proposal("forests", "related", 0.8, (Evidence("d3", "q"),))) == trees
+    (forest,) = graph.relations(trees)
+    assert (forest.kind, forest.confidence, len(forest.supports)) == ("related", 0.8, 2)
+    assert graph.resolve("forest") is None
+    assert graph.rejects == []
+
+
+def test_concepts_are_found_by_spelling_words_and_meaning() -> None:
+    graph, (root, trees) = chain("graphs", "binary search tree (BST)")
+    for name in ("red black tree", "matrix", "automobile", "car"):
+        graph.propose(root, found(name))
+    assert graph.find_concepts("BST")[0].how == "exact"
+    first = graph.find_concepts("Binary Search Trees")[0]
+    assert (first.node, first.how, first.score) == (trees, "key", 0.99)
+    words = {m.name: m for m in graph.find_concepts("balanced search tree")}
+    assert "binary search tree" in words
+    assert "matrix" not in words
+    assert {"car", "automobile"} <= {m.name for m in graph.find_concepts("vehicle")}
+    assert graph.find_concepts("...") == []
+    assert len(graph.find_concepts("tree", limit=1)) == 1
+    later = graph.propose(root, found("balanced search tree"))
+    assert graph.find_concepts("balanced search tree")[0].node == later
+
+
+def test_neighbourhood_holds_what_stands_around_a_node() -> None:
+    graph, (root, trees, heap) = chain("graphs", "trees", "heap")
+    other = graph.propose(root, found("paths"))
+    graph.propose(trees, found("path", "related"))
+    around = graph.neighbourhood(trees)
+    assert (around.parents, around.children, around.siblings, around.related) == ((root,), (heap,), (other,), (other,))

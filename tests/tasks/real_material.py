@@ -15,6 +15,7 @@ from environments.resources import Resources
 from environments.search import Corpus, CorpusConfig, build_corpus
 from environments.vault import Vault
 from kg import Concept, ConceptGraph, Edge, Passage
+from kg.concept import Support
 from tasks.facts import askable, defaults
 
 PACKAGES = ("numpy", "networkx")
@@ -45,14 +46,14 @@ def graph(branches: int = 4, leaves: int = 3, documents: int = 3) -> ConceptGrap
     for b in range(branches):
         branch = f"b{b}"
         made.restore_node(Concept(branch, f"branch {b}"))
-        made.restore_edge("seed", branch, Edge("narrower", 1.0, [], "", "test"))
+        made.restore_edge("seed", branch, Edge("narrower", 1.0, [Support("d", "a quote", "narrower", 1.0, "test")]))
         for i in range(leaves):
             chosen = material[at : at + documents + 1]  # the last one is the next leaf's first
             at += documents
             name = chosen[0].title.rsplit(".", 1)[-1].replace("_", " ")
             quotes = [Passage(d.document_id, d.title, d.source, d.licence, d.text[:80]) for d in chosen]
             made.restore_node(Concept(f"{branch}n{i}", f"{name} {b} {i}", evidence=quotes))
-            made.restore_edge(branch, f"{branch}n{i}", Edge("narrower", 1.0, [], "", "test"))
+            made.restore_edge(branch, f"{branch}n{i}", Edge("narrower", 1.0, [Support("d", "a quote", "narrower", 1.0, "test")]))
     return made
 
 
