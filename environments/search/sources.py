@@ -236,10 +236,10 @@ def _read_module(path: Path, name: str) -> _Module | None:
     module = _Module(name, path.name == "__init__.py")
     try:
         tree = _parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError, RecursionError):
+        module.doc = _docstring(tree)
+        _read_statements(tree.body, module, {})
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):  # the last two: nested too deeply
         return None
-    module.doc = _docstring(tree)
-    _read_statements(tree.body, module, {})
     return module
 
 
@@ -309,7 +309,8 @@ class _Package:
             yield rank[2], definition
 
 
-def _package_documents(root: Path, top: str, source: str, licence: str) -> Iterator[Document]:
+def package_documents(root: Path, top: str, source: str, licence: str) -> Iterator[Document]:
+    """Documents of one package (a folder) or module (a file) anywhere, whose import name is `top`."""
     files = [root] if root.is_file() else sorted(root.rglob("*.py"))
     modules: dict[str, _Module] = {}
     for path in files:
@@ -370,7 +371,7 @@ def stdlib_documents(root: Path | None = None) -> Iterator[Document]:
         if name.startswith("_") or name in _SKIP_PARTS or not name.isidentifier():
             continue
         if path.suffix == ".py" or (path / "__init__.py").is_file():
-            yield from _package_documents(path, name, STDLIB, "PSF-2.0")
+            yield from package_documents(path, name, STDLIB, "PSF-2.0")
 
 
 def distribution_documents(name: str) -> Iterator[Document]:
@@ -391,7 +392,7 @@ def distribution_documents(name: str) -> Iterator[Document]:
         if stem.startswith("_") or not stem.isidentifier() or stem in _SKIP_PARTS:
             continue
         if root.is_file() or (root / "__init__.py").is_file():
-            yield from _package_documents(root, stem, source, licence)
+            yield from package_documents(root, stem, source, licence)
 
 
 def unique_documents(documents: Iterable[Document]) -> Iterator[Document]:
