@@ -44,7 +44,7 @@ def synthesize(context: RunContext) -> dict[str, int]:
         }
         progress = Progress(f"{run.name}-synthesize", "shards of task synthesis")
         records = run_shards(run, "synthesize", shards, "flows.steps.synthesis:synthesize_shard", config.orchestration, progress)
-        output = gather(run, records)
+        output = gather(run, records, config.synthesis.filters)
         return run.finish("synthesize", key, output.outputs, output.result, time.monotonic() - started)
 
     record = context.ensure("synthesize", do)

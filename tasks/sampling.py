@@ -17,6 +17,7 @@ from environments.protocols import Document, SearchSource
 from environments.task import DOMAINS, Domain, Frozen
 from kg import ConceptGraph
 from tasks.facts import askable, defaults
+from tasks.filters import FilterConfig
 from tasks.kinds import KINDS, Material
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ class SynthesisConfig(Frozen):
     """Documents with usable facts that a node is given."""
     hits: int = Field(default=12, ge=1)
     """Search results looked at for each node."""
+    filters: FilterConfig = FilterConfig()
+    """What keeps a written task out."""
 
     @field_validator("kinds")
     @classmethod

@@ -11,11 +11,12 @@ from environments.tables import read_rows, write_rows
 from environments.vault import Vault
 from flows.config import RunConfig
 from flows.steps import artifacts
-from flows.steps.candidates import candidates_file, task_row, write_candidates
+from flows.steps.candidates import candidates_file, specs, task_row, write_candidates
 from flows.steps.corpus import open_corpus
 from flows.steps.graph import load_graph
 from flows.steps.shards import StepOutput
 from flows.workspace import RunDirectory, StepRecord
+from tasks.filters import FilterConfig, filtered
 from tasks.sampling import Draw, sample
 from tasks.synthesis import synthesize
 
@@ -66,13 +67,20 @@ def synthesize_shard(run: RunDirectory, step: str, corpus: str, draws: list[dict
     )
 
 
-def gather(run: RunDirectory, records: Sequence[StepRecord]) -> StepOutput:
-    """Join the shards: a task that two of them wrote counts once, and a passage that the graph already holds is not repeated."""
+def gather(run: RunDirectory, records: Sequence[StepRecord], filters: FilterConfig) -> StepOutput:
+    """Join the shards, and filter what they wrote together. A passage that the graph already holds is not repeated."""
     folders = [run.stages / record.step for record in records]
     tasks = {row.task_id: row for folder in folders for row in read_rows(folder / "tasks.parquet", TaskRow)}
     graph = run.part(MaterialRow.TABLE, "grow")
     known = {row.material_sha256 for row in read_rows(graph, MaterialRow)} if graph.exists() else set()
     materials = {row.material_sha256: row for folder in folders for row in read_rows(folder / "materials.parquet", MaterialRow)}
+    links = {(r.task_id, r.material_sha256) for folder in folders for r in read_rows(folder / "task_materials.parquet", TaskMaterialRow)}
+    licences: dict[str, list[str]] = {}
+    for task_id, sha in sorted(links):
+        licences.setdefault(task_id, []).append(materials[sha].licence)
+    written = [row for row in tasks.values() if not row.reject_reason]
+    for task_id, reason in filtered(specs(written), filters, licences).items():
+        tasks[task_id] = tasks[task_id].model_copy(update={"status": "synthesis", "reject_reason": reason})
     outputs = [
         write_candidates(run, list(tasks.values())),
         write_rows(run.part(MaterialRow.TABLE, "synthesize"), MaterialRow, [row for sha, row in materials.items() if sha not in known]),
