@@ -199,6 +199,15 @@ class Proposal:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A proposal that a brain's own tools refused, kept beside those of the graph."""
+
+    name: str
+    relation: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Reading:
     """What a brain made of one node: proposals, the searches it ran, and whether the concept is atomic."""
 
@@ -207,6 +216,11 @@ class Reading:
     documents: tuple[str, ...]
     atomic: bool
     reason: str
+    refused: tuple[Refusal, ...] = ()
+    searches: int = 0
+    """Searches it ran, counted by whoever asked for the reading."""
+    tokens: int = 0
+    """Tokens a language model read and wrote for it, as its endpoint counted them."""
 
 
 class Brain(Protocol):
@@ -214,4 +228,11 @@ class Brain(Protocol):
 
     name: str
 
-    def read(self, concept: str, ancestors: Sequence[str], source: SearchSource) -> Reading: ...
+    def read(self, concept: str, ancestors: Sequence[str], source: SearchSource) -> Reading:
+        """What the corpus says about a concept whose ancestors' names are given, nearest first.
+
+        Raises:
+            InputError: the corpus is damaged or the endpoint refuses us; no other node would fare better.
+            InfrastructureError: the endpoint failed; the node can be read again later.
+        """
+        ...

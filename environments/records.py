@@ -171,6 +171,43 @@ class TaskMaterialRow(Row):
     material_sha256: str = Field(description="sha256 of the passage's text")
 
 
+class RejectedCandidateRow(Row):
+    """One candidate that synthesis gave up, refused or filtered; what later stages refuse stays in `tasks` with its reason."""
+
+    TABLE: ClassVar[str] = "rejected_candidates"
+    candidate_id: str = Field(description="Task id; empty when nothing was written")
+    node_id: str = Field(description="Node it was drawn for")
+    kind: str = Field(description="Task type")
+    level: int = Field(description="Difficulty level")
+    shape: str = Field(description="Node set: single, siblings, chain or cross")
+    stage: str = Field(description="draft (the material supports none), check (of the type) or filter")
+    reason: str = Field(description="Why it was rejected")
+
+
+class ShortfallRow(Row):
+    """One cell of the target distribution that the graph's material could not fill."""
+
+    TABLE: ClassVar[str] = "synthesis_shortfalls"
+    kind: str = Field(description="Task type")
+    level: int = Field(description="Difficulty level")
+    shape: str = Field(description="Node set: single, siblings, chain or cross")
+    wanted: int = Field(description="Tasks aimed for")
+    supplied: int = Field(description="Tasks left after the filters")
+    reason: str = Field(description="Why it is not more")
+
+
+class ConstructorRow(Row):
+    """What became of one generator's tasks in an earlier run that this one learnt from."""
+
+    TABLE: ClassVar[str] = "constructor_history"
+    learned_run: str = Field(description="Run whose tasks these were")
+    generator: str = Field(description="Task type and level, as type/level")
+    candidates: int = Field(description="Candidates that synthesis, validation or a probe decided on, copies left out")
+    valid: int = Field(description="Of these, candidates that passed every check and no exploit")
+    episodes: int = Field(description="Scored episodes of policies on them")
+    solved: float = Field(description="Sum of the episodes' scores, each 0 to 1")
+
+
 class ValidationRow(Row):
     """One validation check of one task."""
 
@@ -385,6 +422,9 @@ ROW_MODELS: tuple[type[Row], ...] = (
     TaskRow,
     TaskNodeRow,
     TaskMaterialRow,
+    RejectedCandidateRow,
+    ShortfallRow,
+    ConstructorRow,
     ValidationRow,
     ProbeRow,
     RolloutRow,

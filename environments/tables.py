@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from environments.records import Row
 
 R = typing.TypeVar("R", bound=Row)
 
+_GROUP = 50_000
+"""Rows held at once while writing or reading."""
 _ARROW = {
     str: pa.string(),
     int: pa.int64(),
@@ -42,20 +45,20 @@ def arrow_schema(model: type[Row]) -> pa.Schema:
 
 
 def write_rows(path: Path, model: type[R], rows: Iterable[R]) -> Path:
-    """Write rows to one Parquet file, atomically. No rows gives an empty, typed file.
+    """Write rows to one Parquet file, atomically and a group at a time. No rows gives an empty, typed file.
 
     Raises:
         DiskFullError: the disk is full; nothing half-written is left under `path`.
     """
-    path = Path(path)
-    table = pa.Table.from_pylist([r.model_dump() for r in rows], schema=arrow_schema(model))
-    with replacing(path) as part:
-        pq.write_table(table, part, compression="zstd")
+    path, schema, source = Path(path), arrow_schema(model), iter(rows)
+    with replacing(path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+        while group := [r.model_dump() for r in itertools.islice(source, _GROUP)]:
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
     return path
 
 
-def read_rows(path: Path, model: type[R]) -> list[R]:
-    """Read one file back.
+def iterate_rows(path: Path, model: type[R]) -> Iterator[R]:
+    """Rows of one file, a group at a time.
 
     Raises:
         CorruptArtifactError: the file is missing, cut short, or has other columns.
@@ -63,9 +66,19 @@ def read_rows(path: Path, model: type[R]) -> list[R]:
     try:
         # The file alone: a folder named like `kind=x` must not add columns of its own.
         with pq.ParquetFile(path) as file:
-            table = file.read()
-        return [model.model_validate(r) for r in table.to_pylist()]
+            for batch in file.iter_batches(_GROUP):
+                for row in batch.to_pylist():
+                    yield model.model_validate(row)
     except (OSError, pa.ArrowException, ValidationError) as error:
         raise CorruptArtifactError(
             f"{path} is not a whole {model.TABLE} file ({type(error).__name__})", "delete it and run again; the stage writes it anew"
         ) from error
+
+
+def read_rows(path: Path, model: type[R]) -> list[R]:
+    """All rows of one file.
+
+    Raises:
+        CorruptArtifactError: the file is missing, cut short, or has other columns.
+    """
+    return list(iterate_rows(path, model))

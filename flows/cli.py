@@ -89,13 +89,12 @@ def _stage_command(target: str, flow: str, doc: str) -> None:
 
     command.__doc__ = doc
     command.__name__ = target
-    example = f"ninefold {target} --profile laptop --name first" + ("" if target in ("run", "grow") else " --resume")
+    example = f"ninefold {target} --profile laptop --name first" + ("" if target == "run" else " --resume")
     app.command(target, help=doc, epilog=f"Example: {example}")(command)
 
 
 for _target, _flow, _doc in (
     ("run", "flows.post_train:post_train", "The whole pipeline: graph, tasks, dataset, nine experts, student, report."),
-    ("grow", "flows.grow_graph:grow_graph", "Index the documents and grow the concept graph."),
     ("synthesize", "flows.synthesize_tasks:synthesize_tasks", "Write candidate tasks from the graph's documents."),
     ("validate", "flows.harden_environments:validate_tasks", "Check every candidate by execution."),
     ("probe", "flows.harden_environments:harden_environments", "Attack every valid task, reject what can be hacked, publish the rest."),
@@ -104,6 +103,52 @@ for _target, _flow, _doc in (
     ("evaluate", "flows.evaluate_student:evaluate_student", "Evaluate cold start, experts and student on held-out tasks."),
 ):
     _stage_command(_target, _flow, _doc)
+
+
+@app.command(epilog="Example: ninefold grow --seeds statistics,interpolation --nodes 200 --name first")
+@typed_errors
+def grow(
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Comma list, or a file with one a line; the configuration's by default.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Nodes in the whole graph, seeds included.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", help="Edges below a seed.")] = None,
+    searches: Annotated[int | None, typer.Option("--searches", help="Budget of searches, of all readers together.")] = None,
+    tokens: Annotated[int | None, typer.Option("--tokens", help="Budget of a language model's tokens.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Budget of reading time.")] = None,
+    brain: Annotated[str | None, typer.Option("--brain", help="embedded (needs no model) or language-model.")] = None,
+    endpoint: Annotated[str | None, typer.Option("--endpoint", help="Base URL of an OpenAI-compatible server, e.g. sglang's.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Name under which the endpoint serves the model.")] = None,
+    interface: Annotated[
+        str | None, typer.Option("--interface", help="How it calls tools: native, or json, xml, fence in its text.")
+    ] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Run whose graph is grown further, from what it left open.")] = None,
+    workspace: Annotated[
+        Path | None, typer.Option("--workspace", help="Folder of runs/ and data/; NINEFOLD_HOME or here by default.")
+    ] = None,
+    name: Name = "",
+    profile: Profile = "laptop",
+    config: Config = None,
+    seed: Seed = None,
+    resume: Resume = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Index the documents and grow the concept graph."""
+    from flows.grow_options import graph_options, growth_lines
+
+    if workspace is not None:
+        os.environ["NINEFOLD_HOME"] = str(workspace.absolute())
+    options = graph_options(seeds, nodes, depth, searches, tokens, seconds, brain, endpoint, model, interface, start)
+    launch("grow", "flows.grow_graph:grow_graph", name, profile, config, seed, resume, dry_run, options)
+    if dry_run:
+        return
+    from flows.context import run_name
+    from flows.workspace import Workspace
+
+    run = Workspace().existing(run_name(name, profile))
+    if record := run.finished("grow"):
+        for line in growth_lines(run, record, profile):
+            typer.echo(line)
 
 
 @app.command(epilog="Example: ninefold report --name first")
@@ -246,14 +291,24 @@ def doctor(
         raise typer.Exit(EXIT_BUG)
 
 
-def launch(target: str, flow: str, name: str, profile: str, config: Path | None, seed: int | None, resume: bool, dry_run: bool) -> None:
+def launch(
+    target: str,
+    flow: str,
+    name: str,
+    profile: str,
+    config: Path | None,
+    seed: int | None,
+    resume: bool,
+    dry_run: bool,
+    options: dict[str, Any] | None = None,
+) -> None:
     """Check the input, then run the flow with a Prefect API, and print what came out."""
     from flows.config import load_config, to_toml
     from flows.context import run_name
     from flows.stages import GROUPS, Plan
     from flows.workspace import Workspace
 
-    resolved = load_config(profile, config, seed)
+    resolved = load_config(profile, config, seed, options)
     workspace = Workspace()
     run = workspace.run(run_name(name, profile))
     if (run.root / "config.toml").exists() and not resume:
@@ -275,7 +330,12 @@ def launch(target: str, flow: str, name: str, profile: str, config: Path | None,
 
         module, _, function = flow.partition(":")
         getattr(import_module(module), function)(
-            name=run.name, profile=profile, config=str(config.absolute()) if config else None, seed=seed, resume=resume
+            name=run.name,
+            profile=profile,
+            config=str(config.absolute()) if config else None,
+            seed=seed,
+            resume=resume,
+            **({"options": options} if options else {}),
         )
         typer.echo(f"prefect: {url.removesuffix('/api')}", err=True)
     _print_outcome(run.name, target)

@@ -33,9 +33,18 @@ Layer = tuple[str, Mapping[str, Any]]
 class GraphSection(GraphConfig):
     """How far the concept graph grows, from which seeds, over which corpus."""
 
-    seeds: tuple[str, ...] = Field(default=DEFAULT_SEEDS, min_length=1)
+    seeds: tuple[str, ...] = DEFAULT_SEEDS
+    """May be empty where an earlier run's graph is grown further."""
+    continue_from: str = ""
+    """Name of another run of the workspace whose graph is grown further, from what it left open."""
     strip_links: bool = False
     """Grow from a corpus without its cross-reference markup."""
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> GraphSection:
+        if not self.seeds and not self.continue_from:
+            raise ValueError("there must be a seed, or a run to continue from")
+        return self
 
 
 class DatasetSection(Frozen):
@@ -102,8 +111,10 @@ def profiles() -> list[str]:
     return sorted(path.stem for path in PROFILES_DIR.glob("*.toml"))
 
 
-def load_config(profile: str = "laptop", config: Path | None = None, seed: int | None = None) -> RunConfig:
-    """Layer profile, file and seed into one validated configuration.
+def load_config(
+    profile: str = "laptop", config: Path | None = None, seed: int | None = None, options: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Layer profile, file, options of the command line and seed into one validated configuration.
 
     Raises:
         ConfigError: no such profile or file, not TOML, an unknown key (names the nearest one and the file), a bad value.
@@ -116,6 +127,8 @@ def load_config(profile: str = "laptop", config: Path | None = None, seed: int |
     layers: list[Layer] = [_read(PROFILES_DIR / f"{profile}.toml")]
     if config is not None:
         layers.append(_read(Path(config)))
+    if options:
+        layers.append(("the command line", options))
     if seed is not None:
         layers.append(("--seed", {"seed": seed}))
     merged: dict[str, Any] = {}

@@ -57,7 +57,9 @@ def run_name(name: str, profile: str, now: datetime.datetime | None = None) -> s
     return name or profile
 
 
-def begin(name: str, profile: str, config: Path | str | None, seed: int | None, resume: bool) -> RunContext:
+def begin(
+    name: str, profile: str, config: Path | str | None, seed: int | None, resume: bool, options: Mapping[str, Any] | None = None
+) -> RunContext:
     """Enter a run's folder, creating it when it is new. A flow run that Prefect retries enters its own run again.
 
     Raises:
@@ -65,7 +67,7 @@ def begin(name: str, profile: str, config: Path | str | None, seed: int | None, 
         RunExistsError: the run exists and neither `resume` is set nor is this a retry.
         DiskFullError: too little free space.
     """
-    resolved = load_config(profile, Path(config) if config else None, seed)
+    resolved = load_config(profile, Path(config) if config else None, seed, options)
     run = Workspace().start(run_name(name, profile), resolved, resume or _is_retry())
     return RunContext(run, resolved, Plan(run, resolved))
 

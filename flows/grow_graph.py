@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 from prefect import flow
 
 from flows.context import RunContext, begin
@@ -12,10 +15,15 @@ from flows.workspace import StepRecord
 
 @flow(name="grow-graph", flow_run_name="grow {name}", retries=0, persist_result=True, result_serializer="json")
 def grow_graph(
-    name: str = "", profile: str = "laptop", config: str | None = None, seed: int | None = None, resume: bool = False
+    name: str = "",
+    profile: str = "laptop",
+    config: str | None = None,
+    seed: int | None = None,
+    resume: bool = False,
+    options: dict[str, Any] | None = None,
 ) -> dict[str, int]:
-    """Returns the number of documents and nodes."""
-    return grow(begin(name, profile, config, seed, resume))
+    """Returns the number of documents and nodes. `options` are keys of the configuration that win over the file's."""
+    return grow(begin(name, profile, config, seed, resume, options))
 
 
 def grow(context: RunContext) -> dict[str, int]:
@@ -39,7 +47,10 @@ def grow(context: RunContext) -> dict[str, int]:
 
     def do(key: str) -> StepRecord:
         graph = config.graph
-        with dask_cluster(config.orchestration, run.workspace.data / "dask") as address:
+        # A language model's readers wait for its endpoint: they are threads of this process and need no cluster.
+        embedded = graph.brain.kind == "embedded"
+        cluster = dask_cluster(config.orchestration, run.workspace.data / "dask") if embedded else contextlib.nullcontext("")
+        with cluster as address:
             arguments = {"corpus": corpus.result["corpus"], "graph": graph.model_dump(mode="json"), "key": key, "dask_address": address}
             return do_step(run, "grow", key, "flows.steps.graph:grow_step", arguments, config.orchestration)
 

@@ -21,6 +21,8 @@ _STRONGER = 0.1
 """By how much a new edge's confidence must exceed the weakest edge of the cycle it would close, to replace it."""
 _MAX_NAME = 100
 _RELATIONS = frozenset({"narrower", "broader", "equivalent", "related"})
+_FEW_CUTS = 64
+"""Edges removed, or the part of all edges, before the order is made anew."""
 _MAX_EVIDENCE = 8
 """Passages kept of a node itself; those of its edges and relations are all kept."""
 
@@ -39,6 +41,7 @@ class ConceptGraph:
         """By the id of a node that was merged or split."""
         self._relations: dict[str, list[Relation]] = {}
         self._index = NameIndex(embed)
+        self._cuts = 0
         self._order = TopologicalOrder(self.digraph)
         self._names: dict[str, str] = {}
         self._rejected: set[Reject] = set()
@@ -166,6 +169,14 @@ class ConceptGraph:
         chain = [node, *self.lineage(node)]
         return chain[-2] if len(chain) > 1 else chain[0]
 
+    def branches(self) -> dict[str, str]:
+        """The branch of every node, by id."""
+        branch: dict[str, str] = {}
+        for node in self._order.sorted():
+            first = next(iter(self.digraph.predecessors(node)), None)
+            branch[node] = node if first is None or self.concept(first).seed else branch[first]
+        return branch
+
     def topological(self) -> list[str]:
         """All ids, coarse before fine."""
         return self._order.sorted()
@@ -252,7 +263,7 @@ class ConceptGraph:
         return graph_to_rows(self, run)
 
     @classmethod
-    def from_rows(cls, rows: Mapping[str, Sequence[Any]]) -> ConceptGraph:
+    def from_rows(cls, rows: Mapping[str, Iterable[Any]]) -> ConceptGraph:
         """The graph that `to_rows` wrote. Raises CorruptArtifactError when the rows make none."""
         from kg.rows import graph_from_rows
 
@@ -268,15 +279,16 @@ class ConceptGraph:
         self.digraph.add_node(concept.concept_id, concept=concept)
         self._order.add_node(concept.concept_id)
 
-    def restore_edge(self, coarse: str, fine: str, edge: Edge) -> None:
-        """Put back an edge as it was saved. Raises ValueError when an end is missing or it closes a cycle."""
-        if coarse not in self.digraph or fine not in self.digraph:
-            raise ValueError(f"the edge {coarse} -> {fine} lacks an end")
+    def restore_edges(self, edges: Iterable[tuple[str, str, Edge]]) -> None:
+        """Put back edges as they were saved. Raises ValueError when an end is missing or they close a cycle."""
+        for coarse, fine, edge in edges:
+            if coarse not in self.digraph or fine not in self.digraph:
+                raise ValueError(f"the edge {coarse} -> {fine} lacks an end")
+            self.digraph.add_edge(coarse, fine, edge=edge)
         try:
-            self._order.insert(coarse, fine)
+            self._order = TopologicalOrder(self.digraph)
         except CycleFoundError as error:
-            raise ValueError(f"the edge {coarse} -> {fine} closes a cycle") from error
-        self.digraph.add_edge(coarse, fine, edge=edge)
+            raise ValueError(f"the edges close a cycle through {error.path[0]}") from error
 
     def restore_relation(self, node: str, relation: Relation) -> None:
         """Put back a relation as it was saved. Raises ValueError when its node is missing."""
@@ -308,6 +320,9 @@ class ConceptGraph:
     def cut(self, coarse: str, fine: str, reason: str) -> None:
         """Remove an edge and keep it among the rejects."""
         self.digraph.remove_edge(coarse, fine)
+        self._cuts += 1
+        if self._cuts > max(_FEW_CUTS, self.digraph.number_of_edges() // _FEW_CUTS):  # Heights that a cut left too high cost later.
+            self._order, self._cuts = TopologicalOrder(self.digraph), 0
         self.drop(coarse, self.concept(fine).name, reason)
 
     def drop(self, coarse: str, name: str, reason: str) -> None:

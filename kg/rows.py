@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from environments.errors import CorruptArtifactError
@@ -36,35 +36,100 @@ TABLES: tuple[type[Row], ...] = (
 
 def graph_to_rows(graph: ConceptGraph, run: str) -> dict[str, list[Row]]:
     """Rows of a run by table of `TABLES`, in the graph's own order. What no run has saved yet is this run's find."""
-    levels = graph.levels()
-    nodes: list[Row] = []
-    materials: dict[str, Row] = {}
-    node_materials: list[Row] = []
+    return {table: list(rows) for table, rows in row_streams(graph, run).items()}
+
+
+def row_streams(graph: ConceptGraph, run: str) -> dict[str, Iterator[Row]]:
+    """The same rows, one at a time: a large graph's would not fit in memory at once."""
+    return {
+        NodeRow.TABLE: _nodes(graph, run),
+        EdgeRow.TABLE: _edges(graph, run),
+        EdgeEvidenceRow.TABLE: (
+            EdgeEvidenceRow(run=run, coarse_id=coarse, fine_id=fine, **_support(s, run))
+            for coarse, fine, e in graph.edges()
+            for s in e.supports
+        ),
+        RelationRow.TABLE: (
+            RelationRow(run=run, node_id=c.concept_id, name=r.name, kind=r.kind, **_support(s, run))
+            for c in graph
+            for r in graph.relations(c.concept_id)
+            for s in r.supports
+        ),
+        NodeRedirectRow.TABLE: _redirects(graph, run),
+        GraphRejectRow.TABLE: (
+            GraphRejectRow(run=run, node_id=r.concept_id, name=r.name, relation=r.relation, reason=r.reason) for r in graph.rejects
+        ),
+        MaterialRow.TABLE: _materials(graph, run),
+        NodeMaterialRow.TABLE: (
+            NodeMaterialRow(run=run, node_id=c.concept_id, material_sha256=p.sha256) for c in graph for p in c.evidence
+        ),
+    }
+
+
+def _nodes(graph: ConceptGraph, run: str) -> Iterator[Row]:
+    levels, branches = graph.levels(), graph.branches()
     for c in graph:
-        nodes.append(
-            NodeRow(
-                run=run,
-                node_id=c.concept_id,
-                name=c.name,
-                aliases=c.aliases,
-                domain=c.domain,
-                level=levels[c.concept_id],
-                branch=graph.branch_of(c.concept_id),
-                seed=c.seed,
-                atomic=c.atomic,
-                agent=c.agent,
-                reason=c.reason,
-                queries=c.queries,
-                confidence=c.confidence,
-                created_at=c.created_at,
-                found_by=c.found_by,
-                found_run=c.run or run,
-            )
+        yield NodeRow(
+            run=run,
+            node_id=c.concept_id,
+            name=c.name,
+            aliases=c.aliases,
+            domain=c.domain,
+            level=levels[c.concept_id],
+            branch=branches[c.concept_id],
+            seed=c.seed,
+            atomic=c.atomic,
+            agent=c.agent,
+            reason=c.reason,
+            queries=c.queries,
+            confidence=c.confidence,
+            created_at=c.created_at,
+            found_by=c.found_by,
+            found_run=c.run or run,
         )
+
+
+def _edges(graph: ConceptGraph, run: str) -> Iterator[Row]:
+    for coarse, fine, e in graph.edges():
+        first = e.supports[0]
+        yield EdgeRow(
+            run=run,
+            coarse_id=coarse,
+            fine_id=fine,
+            relation=e.relation,
+            confidence=e.confidence,
+            document_ids=e.document_ids,
+            quote=first.quote,
+            agent=first.agent,
+            created_at=first.found_at,
+            found_run=first.run or run,
+        )
+
+
+def _redirects(graph: ConceptGraph, run: str) -> Iterator[Row]:
+    for node, r in graph.redirects.items():
+        for sense, target in enumerate(r.targets):
+            yield NodeRedirectRow(
+                run=run,
+                node_id=node,
+                target_id=target,
+                sense=sense,
+                kind=r.kind,
+                name=r.name,
+                reason=r.reason,
+                agent=r.agent,
+                found_run=r.run or run,
+                found_at=r.found_at,
+            )
+
+
+def _materials(graph: ConceptGraph, run: str) -> Iterator[Row]:
+    seen: set[str] = set()
+    for c in graph:
         for p in c.evidence:
-            materials.setdefault(
-                p.sha256,
-                MaterialRow(
+            if p.sha256 not in seen:
+                seen.add(p.sha256)
+                yield MaterialRow(
                     run=run,
                     material_sha256=p.sha256,
                     document_id=p.document_id,
@@ -72,66 +137,10 @@ def graph_to_rows(graph: ConceptGraph, run: str) -> dict[str, list[Row]]:
                     source=p.source,
                     licence=p.licence,
                     passage=p.quote,
-                ),
-            )
-            node_materials.append(NodeMaterialRow(run=run, node_id=c.concept_id, material_sha256=p.sha256))
-    edges: list[Row] = []
-    edge_evidence: list[Row] = []
-    for coarse, fine, e in graph.edges():
-        first = e.supports[0]
-        edges.append(
-            EdgeRow(
-                run=run,
-                coarse_id=coarse,
-                fine_id=fine,
-                relation=e.relation,
-                confidence=e.confidence,
-                document_ids=e.document_ids,
-                quote=first.quote,
-                agent=first.agent,
-                created_at=first.found_at,
-                found_run=first.run or run,
-            )
-        )
-        edge_evidence.extend(EdgeEvidenceRow(run=run, coarse_id=coarse, fine_id=fine, **_support(s, run)) for s in e.supports)
-    relations: list[Row] = [
-        RelationRow(run=run, node_id=c.concept_id, name=r.name, kind=r.kind, **_support(s, run))
-        for c in graph
-        for r in graph.relations(c.concept_id)
-        for s in r.supports
-    ]
-    redirects: list[Row] = [
-        NodeRedirectRow(
-            run=run,
-            node_id=node,
-            target_id=target,
-            sense=sense,
-            kind=r.kind,
-            name=r.name,
-            reason=r.reason,
-            agent=r.agent,
-            found_run=r.run or run,
-            found_at=r.found_at,
-        )
-        for node, r in graph.redirects.items()
-        for sense, target in enumerate(r.targets)
-    ]
-    rejects: list[Row] = [
-        GraphRejectRow(run=run, node_id=r.concept_id, name=r.name, relation=r.relation, reason=r.reason) for r in graph.rejects
-    ]
-    return {
-        NodeRow.TABLE: nodes,
-        EdgeRow.TABLE: edges,
-        EdgeEvidenceRow.TABLE: edge_evidence,
-        RelationRow.TABLE: relations,
-        NodeRedirectRow.TABLE: redirects,
-        GraphRejectRow.TABLE: rejects,
-        MaterialRow.TABLE: list(materials.values()),
-        NodeMaterialRow.TABLE: node_materials,
-    }
+                )
 
 
-def graph_from_rows(rows: Mapping[str, Sequence[Any]]) -> ConceptGraph:
+def graph_from_rows(rows: Mapping[str, Iterable[Any]]) -> ConceptGraph:
     """The graph that `graph_to_rows` wrote; other tables are ignored.
 
     Raises:
@@ -166,10 +175,7 @@ def graph_from_rows(rows: Mapping[str, Sequence[Any]]) -> ConceptGraph:
         supports: dict[tuple[str, str], list[Support]] = defaultdict(list)
         for e in rows.get(EdgeEvidenceRow.TABLE, ()):
             supports[e.coarse_id, e.fine_id].append(_restored(e))
-        for e in rows.get(EdgeRow.TABLE, ()):
-            if not (held := supports.get((e.coarse_id, e.fine_id))):
-                raise ValueError(f"the edge {e.coarse_id} -> {e.fine_id} has no evidence")
-            graph.restore_edge(e.coarse_id, e.fine_id, Edge(e.relation, e.confidence, held))
+        graph.restore_edges(_edges_of(rows.get(EdgeRow.TABLE, ()), supports))
         claims: dict[tuple[str, str, str], list[Support]] = defaultdict(list)
         for r in rows.get(RelationRow.TABLE, ()):
             claims[r.node_id, r.name, r.kind].append(_restored(r))
@@ -189,6 +195,13 @@ def graph_from_rows(rows: Mapping[str, Sequence[Any]]) -> ConceptGraph:
     if orphan := next((c for c in graph if not c.seed and not graph.parents(c.concept_id)), None):
         raise CorruptArtifactError(f"the graph's rows leave {orphan.name!r:.60} without a parent", fix)
     return graph
+
+
+def _edges_of(rows: Iterable[Any], supports: Mapping[tuple[str, str], list[Support]]) -> Iterator[tuple[str, str, Edge]]:
+    for e in rows:
+        if not (held := supports.get((e.coarse_id, e.fine_id))):
+            raise ValueError(f"the edge {e.coarse_id} -> {e.fine_id} has no evidence")
+        yield e.coarse_id, e.fine_id, Edge(e.relation, e.confidence, held)
 
 
 def _support(support: Support, run: str) -> dict[str, Any]:

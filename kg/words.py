@@ -34,7 +34,7 @@ put raise randomly rank read record records recover reduce refer remove removed 
 represented representing represents require reset reshape resize resolve restore return returned returning returns reverse rotate round
 run sample save scale search see select set sets share shift show simplify solve solved solves solving sort specified specify split
 stack start stop store subtract sum support supported swap take takes test transform transformed truncate try turn unpack update use
-used uses using validate verify visit wait want wrap write yield yields
+used uses using validate verify visit offer offers wait want wrap write yield yields
 """)
 """Verbs (and forms of them) that summaries of functions use."""
 
@@ -109,3 +109,18 @@ access address analysis apparatus axis basis bias bus calculus canvas census cla
 loss mass mathematics mechanics modulus news nucleus pass physics process radius robotics series statistics status torus
 """)
 """Nouns that end in s in the singular."""
+
+WEAK_MODIFIERS = _words("""
+actual big current different early enough entire exotic extensive external famous further general good great important individual kind
+kinds large later latter main major modern modified new newer numerous original other particular popular previous real recent separate
+several similar simple single small special specific specified standard suitable type types typical unusual usual variety various
+well-known whole wide widely
+""")
+"""Modifiers that pick out instances, not kinds."""
+
+EMPTY_GENERA = _words("""
+amount anything area aspect being bit body branch case class collection degree element example fact feature field form genus
+idea instance item kind lot manner matter means member name number one order pair part particular piece point portion
+region result section series set side something sort species subset term thing type unit use variety version way word work
+""")
+"""Heads of definitions that name no class of things."""

@@ -1,52 +1,67 @@
-"""The graph step: waves of readers over Dask, the graph so far saved after each, so that a killed run goes on from there."""
+"""The graph step: waves of readers over Dask, with a journal of finished readings, so that a killed run loses only those in flight."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from environments.errors import CorruptArtifactError
+from environments.errors import ConfigError
+from environments.protocols import Brain
 from environments.records import ROW_MODELS, Row
 from environments.tables import read_rows, write_rows
+from environments.task import content_hash
 from flows.config import GraphSection
 from flows.steps.artifacts import Progress, rejects_table
 from flows.steps.corpus import open_corpus
+from flows.steps.keys import stage_code
 from flows.steps.shards import StepOutput
 from flows.workspace import RunDirectory
-from kg import ConceptGraph, EmbeddedReader, grow
+from kg import ConceptGraph, grow
+from kg.brain import make_brain
+from kg.budget import Ledger
+from kg.journal import Journal
 
 log = logging.getLogger(__name__)
 
 MODELS: dict[str, type[Row]] = {model.TABLE: model for model in ROW_MODELS}
+_TRANSPORT = frozenset({"endpoint", "api_key_env", "timeout_s", "retries", "parallel"})
+"""Settings of a language model that do not change what it reads."""
 
 
 def grow_step(run: RunDirectory, step: str, corpus: str, graph: dict[str, Any], key: str, dask_address: str) -> StepOutput:
-    """Grow from the seeds. Raises UnknownSeedError for a seed that occurs nowhere in the corpus."""
-    from distributed import Client
+    """Grow from the seeds, or from what another run's graph left open. Without a Dask address the readers are threads here.
 
+    Raises:
+        UnknownSeedError: the corpus speaks of none of the seeds.
+        ConfigError: the run to continue from is this one or has no graph, or a language model's endpoint refuses us.
+    """
     config = GraphSection.model_validate(graph)
     source = open_corpus(run.workspace, corpus)
     if config.strip_links:
         source = source.without_links()
-    saved = run.stages / step / f"waves-{key[:12]}"
+    brain = make_brain(config.brain)
     progress = Progress(f"{run.name}-grow", "nodes of the concept graph")
+    ledger = Ledger()
 
     def on_wave(so_far: ConceptGraph) -> None:
-        _save(so_far.to_rows(run.name), lambda table: saved / f"{table}.parquet")
         progress(len(so_far), config.max_nodes)
-        log.info("grow: %d nodes", len(so_far))
+        log.info("grow: %d nodes, %d readings", len(so_far), ledger.readings)
 
-    with Client(dask_address, set_as_default=False) as client:  # type: ignore[no-untyped-call]
-        grown = grow(config.seeds, source, EmbeddedReader(), config, client.get_executor(), graph=_resume(saved), on_wave=on_wave)
+    base = _base(run, config)
+    with _executor(dask_address) as executor, Journal(_journal(run, step, config, brain), brain, source) as journal:
+        if len(journal):
+            log.info("grow: %d readings are there already", len(journal))
+        grown = grow(config.seeds, source, brain, config, executor, base, on_wave, journal, ledger)
     rows = grown.to_rows(run.name)
-    outputs = _save(rows, lambda table: run.part(table, step))
-    shutil.rmtree(saved, ignore_errors=True)
-    rejects = [getattr(row, "reason", "") for row in rows.get("graph_rejects", ())]
+    outputs = [write_rows(run.part(table, step), MODELS[table], list(members)) for table, members in rows.items()]
+    rejects = [reject.reason for reject in grown.rejects]
     rejects_table(f"{run.name}-graph-rejects", rejects, "Proposals that did not enter the graph")
-    return StepOutput(tuple(outputs), {"nodes": len(grown), "rejects": len(rejects)})
+    return StepOutput(tuple(outputs), _figures(grown, rejects, brain, ledger))
 
 
 def load_graph(run: RunDirectory, step: str = "grow") -> ConceptGraph:
@@ -54,19 +69,58 @@ def load_graph(run: RunDirectory, step: str = "grow") -> ConceptGraph:
     return ConceptGraph.from_rows({table: read_rows(path, MODELS[table]) for table in MODELS if (path := run.part(table, step)).exists()})
 
 
-def _save(rows: Mapping[str, Sequence[Row]], where: Callable[[str], Path]) -> list[Path]:
-    return [write_rows(where(table), MODELS[table], list(members)) for table, members in rows.items()]
-
-
-def _resume(saved: Path) -> ConceptGraph | None:
-    tables = {table: saved / f"{table}.parquet" for table in MODELS}
-    present = {table: path for table, path in tables.items() if path.exists()}
-    if not present:
+def _base(run: RunDirectory, config: GraphSection) -> ConceptGraph | None:
+    if not config.continue_from:
         return None
-    try:
-        graph = ConceptGraph.from_rows({table: read_rows(path, MODELS[table]) for table, path in present.items()})
-    except CorruptArtifactError as error:
-        log.warning("growing anew: %s", error.message)
-        return None
-    log.info("grow: goes on from %d nodes", len(graph))
+    if config.continue_from == run.name:
+        raise ConfigError(
+            f"the run {run.name!r} cannot continue from itself", "give the new run another --name, or raise --nodes and --resume"
+        )
+    earlier = run.workspace.existing(config.continue_from)
+    if earlier.finished("grow") is None:
+        raise ConfigError(f"the run {config.continue_from!r} has no finished graph", "finish it with `ninefold grow --resume`")
+    graph = load_graph(earlier)
+    log.info("grow: goes on from %d nodes of %s, %d of them open", len(graph), earlier.name, len(graph.frontier()))
     return graph
+
+
+@contextlib.contextmanager
+def _executor(dask_address: str) -> Iterator[Executor | None]:
+    if not dask_address:
+        yield None
+        return
+    from distributed import Client
+
+    with Client(dask_address, set_as_default=False) as client:  # type: ignore[no-untyped-call]
+        yield client.get_executor()
+
+
+def _journal(run: RunDirectory, step: str, config: GraphSection, brain: Brain) -> Path:
+    """One file for all growths of the run whose readings would be the same: a larger one does not read again what a smaller one read."""
+    settings = config.brain.model_dump(mode="json", exclude=set(_TRANSPORT))
+    code = stage_code("grow") if config.brain.kind == "embedded" else ""
+    return run.stages / step / f"readings-{content_hash([brain.name, settings, code])[:12]}.jsonl"
+
+
+def _figures(graph: ConceptGraph, rejects: Sequence[str], brain: Brain, ledger: Ledger) -> dict[str, Any]:
+    concepts = list(graph)
+    below = Counter(graph.concept([c.concept_id, *graph.lineage(c.concept_id)][-1]).name for c in concepts if not c.seed)
+    return {
+        "nodes": len(graph),
+        "edges": graph.digraph.number_of_edges(),
+        "seeds": sum(c.seed for c in concepts),
+        "atomic": sum(c.atomic for c in concepts),
+        "open": sum(c.open for c in concepts),
+        "levels": 1 + max(graph.levels().values(), default=0),
+        "by_seed": {graph.concept(seed).name: below[graph.concept(seed).name] for seed in graph.seeds()},
+        "unknown_seeds": [c.name for c in concepts if c.seed and not c.evidence],
+        "brain": brain.name,
+        "readings": ledger.readings,
+        "failed": ledger.failed,
+        "searches": ledger.searches,
+        "tokens": ledger.tokens,
+        "merged": ledger.merged,
+        "stops": [str(stop) for stop in ledger.stops],
+        "rejects": len(rejects),
+        "rejects_by_reason": dict(Counter(reason.partition(":")[0] for reason in rejects).most_common()),
+    }

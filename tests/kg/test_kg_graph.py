@@ -64,6 +64,7 @@ def test_whatever_is_proposed_the_graph_stays_sound(steps: list[tuple[int, str, 
     reached = set(graph.seeds()).union(*(nx.descendants(graph.digraph, s) for s in graph.seeds()))
     assert reached == set(graph.digraph)
     assert all(not graph.parents(s) for s in graph.seeds())
+    assert graph.branches() == {n: graph.branch_of(n) for n in graph.digraph}
     levels = graph.levels()
     assert all(levels[fine] > levels[coarse] for coarse, fine, _ in graph.edges())
     again = ConceptGraph.from_rows(graph.to_rows("r"))
