@@ -25,7 +25,7 @@ export DO_NOT_TRACK ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 export PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT ?= false
 
-.PHONY: help setup setup-system setup-sglang setup-sandboxes setup-peers run test test-emulation lint format typecheck check clean
+.PHONY: help setup setup-system setup-sglang setup-sandboxes setup-peers setup-references run test test-emulation lint format typecheck check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -63,6 +63,28 @@ setup-peers: $(PEERS_VENV)/.stamp  ## make .venv-peers with the libraries that b
 $(PEERS_VENV)/.stamp: benchmarks/peers/requirements.txt
 	test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r benchmarks/peers/requirements.txt
+	@touch $@
+
+.PHONY: repository-tasks
+repository-tasks: setup  ## fetch real fixes and build the repository tasks into data/repository (network; some minutes)
+	$(BIN)/python -m tasks.repository
+
+# What kg_quality measures against and what it reads beside the default corpus: unpacked, not installed, not committed.
+REFERENCES := .cache/references
+REFERENCE_PACKAGES := wordnet-base dict-gcide dict-jargon linux-doc-6.1 python-sklearn-doc
+
+setup-references: $(REFERENCES)/.stamp  ## fetch CSO, WordNet and dictionaries for benchmarks/kg_quality.py
+
+$(REFERENCES)/.stamp: $(VENV)/.stamp
+	@command -v apt-get >/dev/null || { echo "setup-references: apt-get is missing. Fix: unpack these Debian packages into $(REFERENCES)/x: $(REFERENCE_PACKAGES)"; exit 1; }
+	mkdir -p $(REFERENCES)/packages $(REFERENCES)/x
+	$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps -d $(REFERENCES)/packages cso-classifier==2.3.2
+	$(BIN)/python -c "import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); open(sys.argv[2], 'wb').write(z.read('classifier/models/cso.csv'))" $(REFERENCES)/packages/cso_classifier-2.3.2-py3-none-any.whl $(REFERENCES)/cso.csv
+	cd $(REFERENCES)/packages && apt-get download -qq $(REFERENCE_PACKAGES)
+	for package in $(REFERENCES)/packages/*.deb; do dpkg-deb -x $$package $(REFERENCES)/x; done
+	ln -sfn x/usr/share/wordnet $(REFERENCES)/wordnet
+	ln -sfn x/usr/share/dictd $(REFERENCES)/dictd
+	ln -sfn x/usr/share/doc $(REFERENCES)/doc
 	@touch $@
 
 run: setup  ## the whole pipeline; a second call resumes (PROFILE=, NAME=, RUN_ARGS=)
