@@ -13,6 +13,8 @@ from flows.steps.cluster import dask_cluster
 from flows.steps.keys import step_key
 from flows.steps.shards import cut, run_shards
 from flows.workspace import StepRecord
+from tasks.constructor import scores
+from tasks.sampling import targets
 
 
 @flow(name="synthesize-tasks", flow_run_name="synthesize {name}", persist_result=True, result_serializer="json")
@@ -28,23 +30,34 @@ def synthesize_tasks(
 
 def synthesize(context: RunContext) -> dict[str, int]:
     """The candidates of a run, unless they are up to date."""
-    from flows.steps.synthesis import gather, plan_draws
+    from flows.steps.synthesis import first_draws, gather, judge, learn, missing, open_sampler
 
     run, config = context.run, context.config
 
     def do(key: str) -> StepRecord:
         started = time.monotonic()
         corpus = str(context.plan.result("corpus")["corpus"])
-        draws = plan_draws(run, config, corpus)
+        history = learn(run, config.synthesis.learn_from)
+        wanted = targets(config.synthesis, scores(history))
+        sampler = open_sampler(run, config, corpus)
+        draws, lacking = first_draws(sampler, wanted)
         arguments = {"corpus": corpus, "seed": config.seed}
-        shards = {
-            step: (step_key(step, [key, part], ""), {**arguments, "draws": part})
-            for i, part in enumerate(cut(draws, config.orchestration.shards))
-            for step in [f"synthesize/shard-{i:04d}"]
-        }
-        progress = Progress(f"{run.name}-synthesize", "shards of task synthesis")
-        records = run_shards(run, "synthesize", shards, "flows.steps.synthesis:synthesize_shard", config.orchestration, progress)
-        output = gather(run, records, config.synthesis.filters)
+        records: list[StepRecord] = []
+        for again in range(config.synthesis.rounds):
+            name = f"again-{again}-shard" if again else "shard"
+            shards = {
+                step: (step_key(step, [key, part], ""), {**arguments, "draws": part})
+                for i, part in enumerate(cut([draw.model_dump(mode="json") for draw in draws], config.orchestration.shards))
+                for step in [f"synthesize/{name}-{i:04d}"]
+            }
+            progress = Progress(f"{run.name}-synthesize", "shards of task synthesis")
+            records += run_shards(run, "synthesize", shards, "flows.steps.synthesis:synthesize_shard", config.orchestration, progress)
+            if again + 1 == config.synthesis.rounds:
+                break
+            draws, _ = sampler.draw(missing(wanted, judge(run, records, config.synthesis.filters)[1]))
+            if not draws:
+                break
+        output = gather(run, records, config.synthesis.filters, wanted, lacking, history)
         return run.finish("synthesize", key, output.outputs, output.result, time.monotonic() - started)
 
     record = context.ensure("synthesize", do)

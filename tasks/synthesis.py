@@ -7,13 +7,16 @@ be done with the tools it offers is then checked by execution, in validation.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from environments.protocols import SearchSource
 from environments.records import MaterialRow
 from environments.task import Message, Provenance, TaskSpec, VerifierRef
 from environments.vault import Vault
 from kg import ConceptGraph
+from tasks.distribution import Cell
 from tasks.kinds import KINDS, Draft, Material
 from tasks.sampling import Draw
 
@@ -32,19 +35,46 @@ class Candidate:
     reject_reason: str = ""
 
 
-def synthesize(draw: Draw, graph: ConceptGraph, source: SearchSource, vault: Vault, run: str, seed: int) -> Candidate | None:
+class Brain(Protocol):
+    """Who picks the type that material supports, and writes the task. Answers are never its own: types compute them."""
+
+    name: str
+
+    def write(self, rng: random.Random, material: Material, offers: Sequence[Cell]) -> Draft | None:
+        """A draft of one of the offered types, the most wanted first; None when the material supports none of them."""
+
+
+class EmbeddedBrain:
+    """Takes the first offer that the material supports; the type's own wording."""
+
+    name = SYNTHESIZER
+
+    def write(self, rng: random.Random, material: Material, offers: Sequence[Cell]) -> Draft | None:
+        for offer in offers:
+            draft = KINDS[offer.kind].draft
+            if (written := next((d for _ in range(ATTEMPTS) if (d := draft(rng, material, offer.level)) is not None), None)) is not None:
+                return written
+        return None
+
+
+def synthesize(
+    draw: Draw, graph: ConceptGraph, source: SearchSource, vault: Vault, run: str, seed: int, brain: Brain | None = None
+) -> Candidate | None:
     """Write one task; hidden payload, reference and demonstrations go to the vault.
 
     Returns:
-        None when the node's facts do not support the type at that level.
+        None when the nodes' facts do not support the type at that level.
     """
-    rng = random.Random(f"{seed}/{draw.node}/{draw.kind}/{draw.level}/{draw.index}")
-    material = Material((draw.node,), (graph.concept(draw.node).name,), tuple(source.open(d) for d in draw.documents), source)
-    kind = KINDS[draw.kind]
-    draft = next((d for _ in range(ATTEMPTS) if (d := kind.draft(rng, material, draw.level)) is not None), None)
+    shape = "" if draw.shape == "single" else f"/{draw.shape}"
+    rng = random.Random(f"{seed}/{draw.node}/{draw.kind}/{draw.level}/{draw.index}{shape}")
+    nodes = (draw.node, *draw.related)
+    material = Material(nodes, tuple(graph.concept(n).name for n in nodes), tuple(source.open(d) for d in draw.documents), source)
+    brain = brain or EmbeddedBrain()
+    draft = brain.write(rng, material, [draw.cell])
     if draft is None:
         return None
-    task = to_task(draft, draw.node, graph.branch_of(draw.node), vault)
+    kind = KINDS[draft.kind]
+    task = to_task(draft, draw.node, graph.branch_of(draw.node), vault, draw.related, brain.name)
     vault.put_demonstrations(
         task.task_id,
         [{"style": d.style, "messages": [m.model_dump(mode="json") for m in d.messages]} for d in draft.demonstrations],
@@ -64,7 +94,7 @@ def synthesize(draw: Draw, graph: ConceptGraph, source: SearchSource, vault: Vau
     return Candidate(task, materials, kind.check(draft, source) if kind.check else "")
 
 
-def to_task(draft: Draft, node: str, branch: str, vault: Vault) -> TaskSpec:
+def to_task(draft: Draft, node: str, branch: str, vault: Vault, related: tuple[str, ...] = (), synthesizer: str = SYNTHESIZER) -> TaskSpec:
     """A draft as a TaskSpec, its hidden parts stored in the vault."""
     return TaskSpec(
         family=draft.family,
@@ -78,11 +108,11 @@ def to_task(draft: Draft, node: str, branch: str, vault: Vault) -> TaskSpec:
         hidden_verifier=VerifierRef(kind=draft.verifier_kind, sha256=vault.put(draft.payload), entry=draft.verifier_entry),
         reference_sha256=vault.put_reference(list(draft.demonstrations[0].messages)),
         provenance=Provenance(
-            node_ids=(node,),
+            node_ids=(node, *related),
             branch=branch,
             document_ids=tuple(dict.fromkeys(f.document_id for f in draft.passages)),
             material_hashes=tuple(dict.fromkeys(f.sha256 for f in draft.passages)),
-            synthesizer=SYNTHESIZER,
+            synthesizer=synthesizer,
             synthesizer_version=VERSION,
         ),
         licence="; ".join(sorted({f.licence for f in draft.passages})),

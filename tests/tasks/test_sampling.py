@@ -9,9 +9,11 @@ import pytest
 from environments.protocols import Document, Hit
 from environments.task import DOMAINS
 from kg import Concept, ConceptGraph
+from tasks.distribution import Cell
 from tasks.facts import askable, defaults
 from tasks.kinds import KINDS
-from tasks.sampling import Draw, SynthesisConfig, retrieve, sample
+from tasks.node_sets import Shape
+from tasks.sampling import Draw, Sampler, SynthesisConfig, retrieve, sample, targets
 from tests.tasks.real_material import corpus, graph
 
 CONFIG = SynthesisConfig(tasks=dict.fromkeys(DOMAINS, 40))
@@ -112,3 +114,53 @@ def test_a_graph_without_material_gives_no_draws(concepts: ConceptGraph) -> None
     lonely = ConceptGraph()
     lonely.restore_node(Concept("s", "zzzz qqqq", seed=True))
     assert sample(lonely, corpus(), CONFIG, seed=0) == []
+
+
+@pytest.mark.parametrize("shape", ["siblings", "chain", "cross"])
+def test_sets_bring_the_material_of_all_their_nodes(concepts: ConceptGraph, shape: Shape) -> None:
+    config = SynthesisConfig(tasks={"general": 0, "agent": 9, "coding": 0}, shapes={shape: 1.0}, documents=4)
+    sampler = Sampler(concepts, corpus(), config, seed=2)
+    found, lacking = sampler.draw(targets(config))
+    assert len(found) == 9
+    assert not lacking
+    for draw in found:
+        assert draw.related
+        for node in (draw.node, *draw.related):
+            assert set(sampler.documents[node]) & set(draw.documents)
+        apart = {concepts.branch_of(node) for node in (draw.node, *draw.related)}
+        assert len(apart) == 2 if shape == "cross" else len(apart) <= 2
+
+
+def test_no_node_outside_the_chosen_levels_is_drawn_and_what_is_lacking_is_said(concepts: ConceptGraph) -> None:
+    levels = concepts.levels()
+    config = SynthesisConfig(tasks=dict.fromkeys(DOMAINS, 12), node_levels=(2,), shapes={"single": 1, "siblings": 1, "chain": 1})
+    found, lacking = Sampler(concepts, corpus(), config, seed=0).draw(targets(config))
+    assert found
+    assert {levels[node] for draw in found for node in (draw.node, *draw.related)} == {2}
+    assert {one.cell.shape for one in lacking} == {"chain"}, "an ancestor is never at its descendant's level"
+    assert {one.reason for one in lacking} == {"no node with material has others for a set of shape chain"}
+    assert sum(one.wanted for one in lacking) + len(found) == 36
+    nowhere = SynthesisConfig(node_levels=(9,))
+    found, lacking = Sampler(concepts, corpus(), nowhere, seed=0).draw(targets(nowhere))
+    assert found == []
+    assert {one.reason for one in lacking} == {"no node at the chosen levels has material"}
+    assert sum(one.wanted for one in lacking) == sum(nowhere.tasks.values())
+
+
+def test_a_second_drawing_goes_on_where_the_first_ended(concepts: ConceptGraph) -> None:
+    cell = Cell("settings", 1)
+    whole = Sampler(concepts, corpus(), CONFIG, seed=5).draw({cell: 30})[0]
+    sampler = Sampler(concepts, corpus(), CONFIG, seed=5)
+    assert sampler.draw({cell: 11})[0] + sampler.draw({cell: 19})[0] == whole
+    assert sampler.draw({cell: 0}) == ([], [])
+
+
+def test_a_cell_begins_with_nodes_that_other_cells_left_uncovered(concepts: ConceptGraph) -> None:
+    sampler = Sampler(concepts, corpus(), CONFIG, seed=6)
+    able = {d.node for d in Sampler(concepts, corpus(), CONFIG, seed=6).draw({Cell("settings", 1): 100})[0]}
+    half = len(able) // 2
+    first = {d.node for d in sampler.draw({Cell("lookup", 1): half})[0]}
+    second = [d.node for d in sampler.draw({Cell("settings", 1): len(able)})[0]]
+    fresh = len(able - first)
+    assert fresh
+    assert set(second[:fresh]) == able - first
