@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from environments.errors import ConfigError
 from environments.hardening import HardeningConfig
 from environments.search import CorpusConfig
+from environments.search.web import RetrievalConfig
 from environments.task import Frozen
 from kg.grow import GraphConfig
 from kg.seeds import DEFAULT_SEEDS
@@ -39,6 +40,8 @@ class GraphSection(GraphConfig):
     """Name of another run of the workspace whose graph is grown further, from what it left open."""
     strip_links: bool = False
     """Grow from a corpus without its cross-reference markup."""
+    retrieval: RetrievalConfig = RetrievalConfig()
+    """Web searches and repositories that are read beside the corpus."""
 
     @model_validator(mode="after")
     def _somewhere(self) -> GraphSection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,34 +12,42 @@ from environments.protocols import Outcome, Verifier
 from environments.resources import Resources
 from environments.task import TaskSpec
 from environments.verdict import Verdict
-from environments.verifiers import exact_number, exact_values, final_state, hidden_tests
 from environments.verifiers.fixture import VerifierFixture
 
 VERIFIER_TIMEOUT_S = 60.0
 """Patience with a registered verifier that does not declare itself `bounded`."""
 
-_registry: dict[str, Callable[[Resources], Verifier]] = {
-    "exact_number": lambda resources: exact_number.ExactNumber(),
-    "exact_values": lambda resources: exact_values.ExactValues(),
-    "final_state": lambda resources: final_state.FinalState(),
-    "hidden_tests": lambda resources: hidden_tests.HiddenTests(resources.pool),
-}
-
-FIXTURES: dict[str, tuple[VerifierFixture, ...]] = {
-    "exact_number": exact_number.FIXTURES,
-    "exact_values": exact_values.FIXTURES,
-    "final_state": final_state.FIXTURES,
-    "hidden_tests": hidden_tests.FIXTURES,
-}
-"""What each verifier must say of full, zero, partial, malformed and repeated outcomes."""
-
 ENTRIES: dict[str, str] = {
+    "atomic_facts": "environments.verifiers.atomic_facts:AtomicFacts",
+    "constrained_tests": "environments.verifiers.constrained_tests:ConstrainedTests",
     "exact_number": "environments.verifiers.exact_number:ExactNumber",
     "exact_values": "environments.verifiers.exact_values:ExactValues",
     "final_state": "environments.verifiers.final_state:FinalState",
+    "general_agent": "environments.verifiers.general_agent:GeneralAgentVerifier",
     "hidden_tests": "environments.verifiers.hidden_tests:HiddenTests",
+    "notebook": "environments.verifiers.notebook:NotebookVerifier",
+    "professional": "environments.verifiers.professional:ProfessionalVerifier",
+    "reasoning_scorer": "environments.verifiers.reasoning_scorer:ReasoningScorer",
+    "repository_tests": "environments.verifiers.repository_tests:RepositoryTests",
+    "typed_answer": "environments.verifiers.typed_answer:TypedAnswer",
+    "vision": "environments.verifiers.vision:VisionVerifier",
 }
-"""`VerifierRef.entry` by kind."""
+"""`VerifierRef.entry` by kind. A module is imported when a task of its kind is judged."""
+_NEEDS: dict[str, Callable[[Resources], object]] = {
+    "constrained_tests": lambda resources: resources.pool,
+    "hidden_tests": lambda resources: resources.pool,
+    "repository_tests": lambda resources: resources.sandboxes,
+}
+"""What a verifier is made with, where it needs something."""
+_registry: dict[str, Callable[[Resources], Verifier]] = {}
+"""Those that `register` added."""
+
+
+def fixtures_of(kind: str) -> tuple[VerifierFixture, ...]:
+    """What the verifier of a kind must say of full, zero, partial, malformed and repeated outcomes. Raises KeyError."""
+    module, _, _ = ENTRIES[kind].partition(":")
+    fixtures: tuple[VerifierFixture, ...] = importlib.import_module(module).FIXTURES
+    return fixtures
 
 
 def register(kind: str, factory: Callable[[Resources], Verifier]) -> None:
@@ -52,9 +61,14 @@ def verifier_for(kind: str, resources: Resources) -> Verifier:
     Raises:
         VerifierError: there is none.
     """
-    if kind not in _registry:
-        raise VerifierError(f"there is no verifier {kind!r:.60}", f"use one of: {', '.join(sorted(_registry))}")
-    return _registry[kind](resources)
+    if kind in _registry:
+        return _registry[kind](resources)
+    if kind not in ENTRIES:
+        raise VerifierError(f"there is no verifier {kind!r:.60}", f"use one of: {', '.join(sorted({*_registry, *ENTRIES}))}")
+    module, _, name = ENTRIES[kind].partition(":")
+    made = getattr(importlib.import_module(module), name)
+    verifier: Verifier = made(_NEEDS[kind](resources)) if kind in _NEEDS else made()
+    return verifier
 
 
 def judge(task: TaskSpec, outcome: Outcome, resources: Resources) -> Verdict:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from environments.errors import ConfigError
-from environments.protocols import Brain
+from environments.protocols import Brain, SearchSource
 from environments.records import ROW_MODELS, Row
+from environments.search.web import open_sources
 from environments.tables import read_rows, write_rows
 from environments.task import content_hash
 from flows.config import GraphSection
@@ -41,9 +42,7 @@ def grow_step(run: RunDirectory, step: str, corpus: str, graph: dict[str, Any], 
         ConfigError: the run to continue from is this one or has no graph, or a language model's endpoint refuses us.
     """
     config = GraphSection.model_validate(graph)
-    source = open_corpus(run.workspace, corpus)
-    if config.strip_links:
-        source = source.without_links()
+    source = _source(run, corpus, config)
     brain = make_brain(config.brain)
     progress = Progress(f"{run.name}-grow", "nodes of the concept graph")
     ledger = Ledger()
@@ -67,6 +66,16 @@ def grow_step(run: RunDirectory, step: str, corpus: str, graph: dict[str, Any], 
 def load_graph(run: RunDirectory, step: str = "grow") -> ConceptGraph:
     """The finished graph of a run. Raises CorruptArtifactError naming the part that does not read."""
     return ConceptGraph.from_rows({table: read_rows(path, MODELS[table]) for table in MODELS if (path := run.part(table, step)).exists()})
+
+
+def _source(run: RunDirectory, corpus: str, config: GraphSection) -> SearchSource:
+    """The corpus, and what is retrieved beside it; its cache is shared by all runs of the workspace."""
+    local = open_corpus(run.workspace, corpus)
+    if config.strip_links:
+        local = local.without_links()
+    if config.retrieval.empty:
+        return local
+    return open_sources(config.retrieval, run.workspace.data / "retrieved", local=(local,))
 
 
 def _base(run: RunDirectory, config: GraphSection) -> ConceptGraph | None:

@@ -17,7 +17,7 @@ from environments.resources import Resources
 from environments.task import Budgets, InitialState, Message, Provenance, TaskSpec, VerifierRef
 from environments.vault import Vault
 from environments.verdict import Verdict
-from environments.verifiers import ENTRIES, FIXTURES, judge, register
+from environments.verifiers import ENTRIES, fixtures_of, judge, register
 from environments.verifiers.equality import same_value
 from environments.verifiers.fixture import VerifierFixture
 
@@ -45,6 +45,8 @@ def make_task(kind: str, sha256: str, initial_state: InitialState | None = None)
     )
 
 
+FIXTURES = {kind: fixtures_of(kind) for kind in ("exact_number", "exact_values", "final_state", "hidden_tests")}
+"""The other verifiers' fixtures are run beside their tasks."""
 CASES = [
     pytest.param(kind, fixture, id=f"{kind}-{fixture.case}-{fixture.name}") for kind, fixtures in FIXTURES.items() for fixture in fixtures
 ]
@@ -62,7 +64,8 @@ def test_fixture(kind: str, fixture: VerifierFixture, resources: Resources) -> N
 
 
 def test_every_verifier_ships_every_case() -> None:
-    for kind, fixtures in FIXTURES.items():
+    for kind in ENTRIES:
+        fixtures = fixtures_of(kind)
         assert {"full", "zero", "malformed", "determinism"} <= {f.case for f in fixtures}, kind
         module, _, name = ENTRIES[kind].partition(":")
         assert getattr(__import__(module, fromlist=[name]), name).kind == kind

@@ -1,0 +1,1 @@
+"""Single-fix repository tasks: from distribution patches, from consecutive releases, from any git repository."""
