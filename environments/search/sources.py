@@ -221,7 +221,12 @@ _PARSER = threading.Lock()
 """CPython 3.11 counts the depth of `ast.parse` in one place for all threads and fails when two parse (its issue 106905)."""
 
 
-def _parse(source: bytes) -> ast.Module:
+def parse_python(source: bytes) -> ast.Module:
+    """The syntax tree of a source. CPython 3.11's parser fails where two threads parse at once, whatever the source: tried again.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse`.
+    """
     for _ in range(5):
         try:
             with _PARSER, warnings.catch_warnings():
@@ -235,7 +240,7 @@ def _parse(source: bytes) -> ast.Module:
 def _read_module(path: Path, name: str) -> _Module | None:
     module = _Module(name, path.name == "__init__.py")
     try:
-        tree = _parse(path.read_bytes())
+        tree = parse_python(path.read_bytes())
         module.doc = _docstring(tree)
         _read_statements(tree.body, module, {})
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):  # the last two: nested too deeply

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from environments.search.sources import parse_python
 from environments.task import content_hash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 CONTRACTS = ("environments/*.py",)
 _JUDGING = (
+    "environments/answers/**/*.py",
     "environments/families/**/*.py",
     "environments/harness/**/*.py",
     "environments/verifiers/**/*.py",
@@ -69,7 +71,7 @@ def code_hash(patterns: Sequence[str], root: Path = ROOT) -> str:
 def _file_hash(path: Path, mtime_ns: int, size: int) -> bytes:
     source = path.read_bytes()
     try:
-        tree = ast.parse(source)
+        tree = parse_python(source)
     except (SyntaxError, ValueError):
         return hashlib.sha256(source).digest()
     for node in ast.walk(tree):
