@@ -65,9 +65,7 @@ def trace_rows(run: str, traces: Sequence[Trace]) -> TraceRows:
 
 def harness_row(run: str, harness: HarnessConfig) -> HarnessRow:
     """What a harness is made of."""
-    return HarnessRow(
-        run=run, harness_sha256=harness.sha256, name=harness.name, config_json=canonical_json(harness), **options(harness)
-    )
+    return HarnessRow(run=run, harness_sha256=harness.sha256, name=harness.name, config_json=canonical_json(harness), **options(harness))
 
 
 def read_trace(rollout: RolloutRow, rows: TraceRows) -> Trace:

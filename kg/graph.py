@@ -22,7 +22,7 @@ _STRONGER = 0.1
 _MAX_NAME = 100
 _RELATIONS = frozenset({"narrower", "broader", "equivalent", "related"})
 _FEW_CUTS = 64
-"""Edges removed, or the part of all edges, before the order is made anew."""
+"""Edges removed at least before the order is made anew."""
 _MAX_EVIDENCE = 8
 """Passages kept of a node itself; those of its edges and relations are all kept."""
 
@@ -321,7 +321,7 @@ class ConceptGraph:
         """Remove an edge and keep it among the rejects."""
         self.digraph.remove_edge(coarse, fine)
         self._cuts += 1
-        if self._cuts > max(_FEW_CUTS, self.digraph.number_of_edges() // _FEW_CUTS):  # Heights that a cut left too high cost later.
+        if self._cuts > _FEW_CUTS + len(self.digraph) // 8:  # Heights that cuts left too high make insertion dearer.
             self._order, self._cuts = TopologicalOrder(self.digraph), 0
         self.drop(coarse, self.concept(fine).name, reason)
 

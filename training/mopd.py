@@ -137,8 +137,7 @@ def run(context: StageContext) -> dict[str, Any]:
         engine.refresh(step + 1)
         fed.update(r.job.task.task_id for r in rollouts)
         divergence = {
-            cell: _kl([s for c, s in parts if c == cell], [scores[i] for i, (c, _) in enumerate(parts) if c == cell])
-            for cell in CELLS
+            cell: _kl([s for c, s in parts if c == cell], [scores[i] for i, (c, _) in enumerate(parts) if c == cell]) for cell in CELLS
         }
         if step == 0:
             for (domain, effort), value in divergence.items():

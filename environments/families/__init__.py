@@ -24,9 +24,7 @@ TOOLS: tuple[ToolSpec, ...] = tuple(
 """Tools of the families whose tasks are written by default."""
 
 
-def make_environment(
-    task: TaskSpec, resources: Resources, extra_tools: Sequence[str] = (), carrier: str | None = None
-) -> Environment:
+def make_environment(task: TaskSpec, resources: Resources, extra_tools: Sequence[str] = (), carrier: str | None = None) -> Environment:
     """A fresh environment for one episode of `task`.
 
     Args:
@@ -61,6 +59,4 @@ def _of_family(task: TaskSpec, resources: Resources) -> Environment:
             return CodingEnvironment(task, resources)
         case "reasoning" | "professional" | "vision", _:
             return WorkspaceEnvironment(task)
-    raise InputError(
-        f"family {task.family!r} has no environment yet", "use search, assistant, coding, reasoning, professional or vision"
-    )
+    raise InputError(f"family {task.family!r} has no environment yet", "use search, assistant, coding, reasoning, professional or vision")

@@ -370,9 +370,7 @@ class Episode:
         done = [c for c in self.conversations[1:] if c.parent_step == main.steps]
         for call in dict.fromkeys(id(c.call) for c in done):
             mine = [c for c in done if id(c.call) == call]
-            blocks = [
-                f"{i}. {c.result}" if c.stop == "finished" else f"{i}. [stopped: {c.stop}] {c.result}" for i, c in enumerate(mine, 1)
-            ]
+            blocks = [f"{i}. {c.result}" if c.stop == "finished" else f"{i}. [stopped: {c.stop}] {c.result}" for i, c in enumerate(mine, 1)]
             assert mine[0].call is not None
             main._answers.append(self._answer(mine[0].call, "\n".join(blocks)))
         answers, main._answers = sorted(main._answers, key=lambda m: m.index), []

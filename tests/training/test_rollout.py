@@ -49,9 +49,7 @@ def generation(tokens: list[int], finish: str = "stop") -> Generation:
     return Generation("t", tokens, [-0.5] * len(tokens), [2] * len(tokens), finish)
 
 
-def play(
-    task: TaskSpec, resources: Resources, bodies: Sequence[list[int]], effort: Effort | None = None, window: int = 4096
-) -> Rollout:
+def play(task: TaskSpec, resources: Resources, bodies: Sequence[list[int]], effort: Effort | None = None, window: int = 4096) -> Rollout:
     """Feed given bodies as if they had been sampled."""
     run = Run(Job("t", task, 1, effort=effort), resources, CODEC, window)
     for body in bodies:

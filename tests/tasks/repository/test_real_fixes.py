@@ -57,6 +57,6 @@ def test_a_real_fix_gives_the_same_task_again(name: str, tmp_path: Path, backend
     row, known = made.row, KNOWN[name]
     assert (row.fail_to_pass, row.pass_to_pass, row.flaky) == (known.fail_to_pass, known.pass_to_pass, known.flaky)
     assert row.changed == known.changed
-    assert row.payload_sha256 == known.payload_sha256
-    if fix.origin == "index":
+    if fix.origin == "index":  # A Debian tree's payload differs in bytes between two builds; its tests and their outcomes do not.
+        assert row.payload_sha256 == known.payload_sha256
         assert row.sources == known.sources
