@@ -11,7 +11,7 @@ from environments.protocols import Document
 from environments.search import integer_defaults, literal_defaults, signature_line
 from environments.search.debian import foldoc_documents, rst_documents
 from environments.search.markup import foldoc_links, rst_links, strip_links
-from environments.search.sources import _package_documents, distribution_documents, document_id, stdlib_documents, unique_documents
+from environments.search.sources import distribution_documents, document_id, package_documents, stdlib_documents, unique_documents
 
 
 def by_title(documents: object) -> dict[str, Document]:
@@ -19,7 +19,7 @@ def by_title(documents: object) -> dict[str, Document]:
 
 
 def test_a_reexport_carries_the_public_name_and_its_constants(fake_package: Path) -> None:
-    found = by_title(_package_documents(fake_package, "demo", "demo", "MIT"))
+    found = by_title(package_documents(fake_package, "demo", "demo", "MIT"))
     assert set(found) == {"demo", "demo.solve", "demo.Circle", "demo.Circle.scale", "demo.area"}
     assert found["demo.solve"].text.startswith("solve(f, a, b=2, *args, maxiter=100, rtol=4 * eps, **kw)\n\nFind a root of a function.")
     assert found["demo.Circle"].text.startswith("Circle(radius=1)\n")
@@ -32,7 +32,7 @@ def test_a_reexport_carries_the_public_name_and_its_constants(fake_package: Path
 
 
 def test_links_are_recorded_and_can_be_stripped(fake_package: Path) -> None:
-    solve = by_title(_package_documents(fake_package, "demo", "demo", "MIT"))["demo.solve"]
+    solve = by_title(package_documents(fake_package, "demo", "demo", "MIT"))["demo.solve"]
     assert set(solve.links) == {"demo.shapes.area", "newton", "brent", "ridder"}
     plain = strip_links(solve.text, "demo")
     assert "newton" not in plain
