@@ -237,11 +237,9 @@ def test_a_full_disk_is_typed_and_keeps_what_was_there(where: str, tmp_path: Pat
     path = write_rows(tmp_path / "part.parquet", NodeRow, [_example(NodeRow, 1)])  # type: ignore[list-item]
 
     def full(*arguments: Any, **_: Any) -> None:
-        if where == "write":
-            Path(arguments[1]).write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(*((pq, "write_table", full) if where == "write" else (os, "replace", full)))
+    monkeypatch.setattr(*((pq.ParquetWriter, "write_table", full) if where == "write" else (os, "replace", full)))
     with pytest.raises(DiskFullError, match=r"part\.parquet"):
         write_rows(path, NodeRow, [_example(NodeRow, 2)])  # type: ignore[list-item]
     monkeypatch.undo()
