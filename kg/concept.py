@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from environments.protocols import Document
+
 UNREAD = "unread"
 FAILED = "failed"
 BUDGET = "budget"
@@ -22,6 +24,11 @@ class Passage:
     source: str
     licence: str
     quote: str
+
+    @classmethod
+    def of(cls, document: Document, quote: str) -> Passage:
+        """A passage of a document at hand."""
+        return Passage(document.document_id, document.title, document.source, document.licence, quote)
 
     @property
     def sha256(self) -> str:

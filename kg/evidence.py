@@ -68,5 +68,5 @@ def verify(proposal: Proposal, source: SearchSource) -> tuple[Proposal, list[Pas
             refused = refused or why
             continue
         kept.append(evidence)
-        passages.append(Passage(document.document_id, document.title, document.source, document.licence, evidence.quote))
+        passages.append(Passage.of(document, evidence.quote))
     return replace(proposal, evidence=tuple(kept)), passages, refused

@@ -105,9 +105,7 @@ def find_seed(seed: str, source: SearchSource) -> Passage:
         document = source.open(hit.document_id)
         text = f"{document.title}\n{document.text}"
         if all(word in text.lower() for word in words):
-            return Passage(
-                document.document_id, document.title, document.source, document.licence, snippet(text, [*terms(seed), *words], 300)
-            )
+            return Passage.of(document, snippet(text, [*terms(seed), *words], 300))
     raise UnknownSeedError(
         f"the seed {seed!r:.80} occurs nowhere in the corpus", "choose a term that the corpus documents, or add packages that do"
     )

@@ -129,15 +129,20 @@ def _materials(graph: ConceptGraph, run: str) -> Iterator[Row]:
         for p in c.evidence:
             if p.sha256 not in seen:
                 seen.add(p.sha256)
-                yield MaterialRow(
-                    run=run,
-                    material_sha256=p.sha256,
-                    document_id=p.document_id,
-                    title=p.title,
-                    source=p.source,
-                    licence=p.licence,
-                    passage=p.quote,
-                )
+                yield material_row(run, p)
+
+
+def material_row(run: str, passage: Passage) -> MaterialRow:
+    """A passage as a row."""
+    return MaterialRow(
+        run=run,
+        material_sha256=passage.sha256,
+        document_id=passage.document_id,
+        title=passage.title,
+        source=passage.source,
+        licence=passage.licence,
+        passage=passage.quote,
+    )
 
 
 def graph_from_rows(rows: Mapping[str, Iterable[Any]]) -> ConceptGraph:

@@ -15,7 +15,9 @@ from environments.protocols import SearchSource
 from environments.records import MaterialRow
 from environments.task import Message, Provenance, TaskSpec, VerifierRef
 from environments.vault import Vault
+from environments.verifiers import ENTRIES
 from kg import ConceptGraph
+from kg.rows import material_row
 from tasks.distribution import Cell
 from tasks.kinds import KINDS, Draft, Material
 from tasks.sampling import Draw
@@ -79,18 +81,7 @@ def synthesize(
         task.task_id,
         [{"style": d.style, "messages": [m.model_dump(mode="json") for m in d.messages]} for d in draft.demonstrations],
     )
-    materials = tuple(
-        MaterialRow(
-            run=run,
-            material_sha256=f.sha256,
-            document_id=f.document_id,
-            title=f.title,
-            source=f.source,
-            licence=f.licence,
-            passage=f.quote,
-        )
-        for f in draft.passages
-    )
+    materials = tuple(material_row(run, passage) for passage in draft.passages)
     return Candidate(task, materials, kind.check(draft, source) if kind.check else "")
 
 
@@ -105,7 +96,7 @@ def to_task(draft: Draft, node: str, branch: str, vault: Vault, related: tuple[s
         initial_state=draft.initial_state,
         tools=draft.tools,
         budgets=draft.budgets,
-        hidden_verifier=VerifierRef(kind=draft.verifier_kind, sha256=vault.put(draft.payload), entry=draft.verifier_entry),
+        hidden_verifier=VerifierRef(kind=draft.verifier_kind, sha256=vault.put(draft.payload), entry=ENTRIES[draft.verifier_kind]),
         reference_sha256=vault.put_reference(list(draft.demonstrations[0].messages)),
         provenance=Provenance(
             node_ids=(node, *related),

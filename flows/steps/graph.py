@@ -12,9 +12,8 @@ from typing import Any
 
 from environments.errors import ConfigError
 from environments.protocols import Brain, SearchSource
-from environments.records import ROW_MODELS, Row
 from environments.search.web import open_sources
-from environments.tables import read_rows, write_rows
+from environments.tables import iterate_rows, write_rows
 from environments.task import content_hash
 from flows.config import GraphSection
 from flows.steps.artifacts import Progress, rejects_table
@@ -26,10 +25,10 @@ from kg import ConceptGraph, grow
 from kg.brain import make_brain
 from kg.budget import Ledger
 from kg.journal import Journal
+from kg.rows import TABLES, row_streams
 
 log = logging.getLogger(__name__)
 
-MODELS: dict[str, type[Row]] = {model.TABLE: model for model in ROW_MODELS}
 _TRANSPORT = frozenset({"endpoint", "api_key_env", "timeout_s", "retries", "parallel"})
 """Settings of a language model that do not change what it reads."""
 
@@ -56,8 +55,8 @@ def grow_step(run: RunDirectory, step: str, corpus: str, graph: dict[str, Any], 
         if len(journal):
             log.info("grow: %d readings are there already", len(journal))
         grown = grow(config.seeds, source, brain, config, executor, base, on_wave, journal, ledger)
-    rows = grown.to_rows(run.name)
-    outputs = [write_rows(run.part(table, step), MODELS[table], list(members)) for table, members in rows.items()]
+    rows = row_streams(grown, run.name)
+    outputs = [write_rows(run.part(model.TABLE, step), model, rows[model.TABLE]) for model in TABLES]
     rejects = [reject.reason for reject in grown.rejects]
     rejects_table(f"{run.name}-graph-rejects", rejects, "Proposals that did not enter the graph")
     return StepOutput(tuple(outputs), _figures(grown, rejects, brain, ledger))
@@ -65,7 +64,8 @@ def grow_step(run: RunDirectory, step: str, corpus: str, graph: dict[str, Any], 
 
 def load_graph(run: RunDirectory, step: str = "grow") -> ConceptGraph:
     """The finished graph of a run. Raises CorruptArtifactError naming the part that does not read."""
-    return ConceptGraph.from_rows({table: read_rows(path, MODELS[table]) for table in MODELS if (path := run.part(table, step)).exists()})
+    parts = {model: run.part(model.TABLE, step) for model in TABLES}
+    return ConceptGraph.from_rows({model.TABLE: iterate_rows(path, model) for model, path in parts.items() if path.exists()})
 
 
 def _source(run: RunDirectory, corpus: str, config: GraphSection) -> SearchSource:

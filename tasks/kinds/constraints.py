@@ -136,7 +136,6 @@ def constrained(rng: random.Random, function: Documented, passage: Passage, leve
         level=level,
         prompt=f"{made.prompt}\n\nBesides:\n{said(chosen)}",
         verifier_kind="constrained_tests",
-        verifier_entry="environments.verifiers.constrained_tests:ConstrainedTests",
         payload=payload,
         demonstrations=(
             Demonstration("look", (call("run_tests", source=source), call("submit"))),
@@ -163,7 +162,7 @@ def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
         name = document.title.rsplit(".", 1)[-1]
         for function in documented(document.source, name=name) if name.isidentifier() else ():
             if function.doc[:80] in document.text:
-                passage = Passage(document.document_id, document.title, document.source, document.licence, function.doc[:400])
+                passage = Passage.of(document, function.doc[:400])
                 made = constrained(rng, function, passage, level, _pool())
                 if isinstance(made, Draft):
                     return made

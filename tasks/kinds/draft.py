@@ -39,7 +39,6 @@ class Draft:
     tools: tuple[str, ...]
     budgets: Budgets
     verifier_kind: str
-    verifier_entry: str
     payload: dict[str, Any]
     passages: tuple[Passage, ...]
     """What it was written from; facts where the type is about facts."""

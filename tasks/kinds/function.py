@@ -59,7 +59,6 @@ def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
         tools=("run_tests", "submit"),
         budgets=Budgets(steps=6, output_tokens=320, wall_s=60, submissions=1),
         verifier_kind="hidden_tests",
-        verifier_entry="environments.verifiers.hidden_tests:HiddenTests",
         payload={"entry": "solve", "inputs": [[n] for n in hidden], "outputs": [evaluate(form, a, b, n) for n in hidden]},
         passages=(fact,),
         demonstrations=demonstrations,

@@ -50,7 +50,6 @@ def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
         tools=("search", "open", "record", "submit"),
         budgets=Budgets(steps=12, output_tokens=320, wall_s=60, submissions=1),
         verifier_kind="exact_values",
-        verifier_entry="environments.verifiers.exact_values:ExactValues",
         payload={"values": values},
         passages=tuple(chosen),
         demonstrations=tuple(Demonstration(style, tuple(_solution(chosen, style))) for style in STYLES),

@@ -59,7 +59,6 @@ def draft_of(dataset: str, rng: random.Random, level: int) -> Draft | None:
         tools=("submit",),
         budgets=Budgets(steps=4, output_tokens=16_000, wall_s=120, submissions=1),
         verifier_kind="reasoning_scorer",
-        verifier_entry="environments.verifiers.reasoning_scorer:ReasoningScorer",
         payload={"dataset": dataset, "config": json.loads(json.dumps(config, default=str)), "entry": entry, "other": other},
         passages=(passage,),
         demonstrations=(Demonstration("short", (call("submit", answer=f"<answer>{answer}</answer>"),)),),

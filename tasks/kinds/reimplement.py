@@ -156,7 +156,6 @@ def _drafted(
         tools=("run_tests", "submit"),
         budgets=Budgets(steps=8, output_tokens=4_000, wall_s=300, submissions=1),
         verifier_kind="hidden_tests",
-        verifier_entry="environments.verifiers.hidden_tests:HiddenTests",
         payload={"entry": "solve", "inputs": inputs, "outputs": outputs, "timeout_s": TIMEOUT_S},
         passages=(passage,),
         demonstrations=(
@@ -178,7 +177,7 @@ def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
         for function in documented(document.source, name=name):
             # A title may name the function where it is offered or where it is defined; the documentation tells it from a namesake.
             if level_of(function) == level and function.doc[:80] in document.text:
-                passage = Passage(document.document_id, document.title, document.source, document.licence, function.doc[:400])
+                passage = Passage.of(document, function.doc[:400])
                 made = draft_function(rng, function, passage, _pool())
                 if isinstance(made, Draft):
                     return made

@@ -51,7 +51,6 @@ def draft_built(task: BuiltTask) -> Draft:
         tools=(*AGENT_TOOLS, "submit"),
         budgets=Budgets(steps=60, output_tokens=30_000, wall_s=3_600, submissions=1),
         verifier_kind="repository_tests",
-        verifier_entry="environments.verifiers.repository_tests:RepositoryTests",
         payload=task.payload,
         passages=(passage,),
         demonstrations=(Demonstration("long", task.reference),),

@@ -96,7 +96,6 @@ def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
         tools=TOOLS,
         budgets=Budgets(steps=2 * count + 8, output_tokens=4_000, wall_s=180, submissions=1),
         verifier_kind="atomic_facts",
-        verifier_entry="environments.verifiers.atomic_facts:AtomicFacts",
         payload={"facts": [c.truth for c in claims], "claims": [c.model_dump(mode="json") for c in claims]},
         passages=tuple(chosen),
         demonstrations=(Demonstration("short", (*messages, call("submit", answer=report))),),

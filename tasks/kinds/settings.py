@@ -65,7 +65,6 @@ def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
         tools=("get", "set", "submit"),
         budgets=Budgets(steps=14, output_tokens=320, wall_s=60, submissions=1),
         verifier_kind="final_state",
-        verifier_entry="environments.verifiers.final_state:FinalState",
         payload={
             "initial": {"settings": [{"name": n, "value": before[n]} for n in order]},
             "tables": {"settings": [{"name": n, "value": after[n]} for n in order]},

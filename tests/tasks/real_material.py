@@ -51,7 +51,7 @@ def graph(branches: int = 4, leaves: int = 3, documents: int = 3) -> ConceptGrap
             chosen = material[at : at + documents + 1]  # the last one is the next leaf's first
             at += documents
             name = chosen[0].title.rsplit(".", 1)[-1].replace("_", " ")
-            quotes = [Passage(d.document_id, d.title, d.source, d.licence, d.text[:80]) for d in chosen]
+            quotes = [Passage.of(d, d.text[:80]) for d in chosen]
             made.restore_node(Concept(f"{branch}n{i}", f"{name} {b} {i}", evidence=quotes))
             made.restore_edges([(branch, f"{branch}n{i}", Edge("narrower", 1.0, [Support("d", "a quote", "narrower", 1.0, "test")]))])
     return made

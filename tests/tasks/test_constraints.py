@@ -14,7 +14,6 @@ from environments.protocols import Document, Outcome
 from environments.resources import Resources
 from environments.sandbox import CodePool
 from environments.vault import Vault
-from environments.verifiers import register
 from environments.verifiers.constrained_tests import FIXTURES, RUN, STATIC, ConstrainedTests
 from environments.verifiers.fixture import VerifierFixture
 from kg.concept import Passage
@@ -77,7 +76,6 @@ def test_the_reference_passes_and_the_packages_own_text_does_not(drafts: list[tu
 
 
 def test_a_task_is_sound(drafts: list[tuple[Documented, Draft]], tmp_path: Path, pool: CodePool) -> None:
-    register("constrained_tests", lambda resources: ConstrainedTests(resources.pool))
     with Resources(Vault(tmp_path), pool=pool) as resources:
         for _, made in drafts[:3]:
             rows = validate(to_task(made, "n", "b", resources.vault), resources, HardeningConfig(run="r", reference_runs=2))

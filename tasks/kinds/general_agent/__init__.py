@@ -48,13 +48,12 @@ def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
         tools=tools,
         budgets=Budgets(steps=80, output_tokens=8_000, wall_s=300, submissions=1),
         verifier_kind="general_agent",
-        verifier_entry="environments.verifiers.general_agent:GeneralAgentVerifier",
         payload={
             "constraints": [{"name": c.name, "sql": c.sql} for c in problem.constraints],
             "least": {"sql": f"SELECT SUM({cost.column}) FROM chosen", "value": best} if least else None,
             "hardening": [asdict(step) for step in history],
         },
-        passages=tuple(Passage(d.document_id, d.title, d.source, d.licence, d.text[:QUOTE_CHARS]) for d in material.documents[:1]),
+        passages=tuple(Passage.of(d, d.text[:QUOTE_CHARS]) for d in material.documents[:1]),
         demonstrations=(Demonstration("program", (call("python", code=source), call("submit"))),),
         initial_state=InitialState(tables=world.tables()),
     )

@@ -114,9 +114,8 @@ def _desk(rng: random.Random, material: Material, level: int) -> Draft | None:
         tools=("list_letters", "read_letter", "customer_standing", "units_left", "reserve_units", "file_letter", "submit"),
         budgets=Budgets(steps=80, output_tokens=6_000, wall_s=120, submissions=1),
         verifier_kind="final_state",
-        verifier_entry="environments.verifiers.final_state:FinalState",
         payload={"initial": before, "tables": after, "keys": {"letters": "id", "stock": "item"}},
-        passages=tuple(Passage(d.document_id, d.title, d.source, d.licence, d.text[:200]) for d in material.documents[:1]),
+        passages=tuple(Passage.of(d, d.text[:200]) for d in material.documents[:1]),
         demonstrations=(Demonstration("rules", tuple(_solution(letters, deeds))),),
         initial_state=InitialState(
             tables={

@@ -198,7 +198,6 @@ def _draft(source: SearchSource, level: int, question: str, plan: Plan, chosen: 
         tools=TOOLS,
         budgets=Budgets(steps=2 * len(chosen) + 8, output_tokens=2_000, wall_s=120, submissions=1),
         verifier_kind="typed_answer",
-        verifier_entry="environments.verifiers.typed_answer:TypedAnswer",
         payload={"form": form.model_dump(mode="json"), "plan": plan.model_dump(mode="json")},
         passages=(*chosen, *others),
         demonstrations=(Demonstration("short", (*messages, call("submit", answer=answer))),),

@@ -35,7 +35,7 @@ def independent_passages(statement: Statement, source: SearchSource, limit: int 
         for sentence in sentences(document.text):
             text = plain(sentence)
             if len(sentence) < 500 and subject.search(text) and value.search(text) and not any(near_copy(sentence, p.quote) for p in found):
-                found.append(Passage(document.document_id, document.title, document.source, document.licence, sentence))
+                found.append(Passage.of(document, sentence))
                 break
     return found
 

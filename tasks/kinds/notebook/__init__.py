@@ -25,9 +25,8 @@ def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
         tools=("python", "submit"),
         budgets=Budgets(steps=24, output_tokens=6_000, wall_s=240, submissions=1),
         verifier_kind="notebook",
-        verifier_entry="environments.verifiers.notebook:NotebookVerifier",
         payload={"results": list(problem.results)},
-        passages=tuple(Passage(d.document_id, d.title, d.source, d.licence, d.text[:200]) for d in material.documents[:1]),
+        passages=tuple(Passage.of(d, d.text[:200]) for d in material.documents[:1]),
         demonstrations=(Demonstration(problem.branch, tuple(call("python", code=cell) for cell in problem.cells)),),
         initial_state=InitialState(files=problem.files),
     )

@@ -80,9 +80,8 @@ def draft(rng: random.Random, material: Material, level: int) -> Draft | None:
         tools=("python", "submit"),
         budgets=Budgets(steps=30, output_tokens=8_000, wall_s=300, submissions=1),
         verifier_kind="professional",
-        verifier_entry="environments.verifiers.professional:ProfessionalVerifier",
         payload=payload,
-        passages=tuple(Passage(d.document_id, d.title, d.source, d.licence, d.text[:200]) for d in material.documents[:1]),
+        passages=tuple(Passage.of(d, d.text[:200]) for d in material.documents[:1]),
         demonstrations=(
             Demonstration(
                 "program", (call("python", code=_READ), call("python", code=_AUDIT), call("python", code=_WRITE), call("submit"))

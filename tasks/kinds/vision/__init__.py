@@ -27,9 +27,8 @@ def draft(rng: random.Random, material: Material, level: int, kind: str = "") ->
         tools=("python", "submit"),
         budgets=Budgets(steps=20, output_tokens=4_000, wall_s=240, submissions=1),
         verifier_kind="vision",
-        verifier_entry="environments.verifiers.vision:VisionVerifier",
         payload=asked.payload,
-        passages=tuple(Passage(d.document_id, d.title, d.source, d.licence, d.text[:200]) for d in material.documents[:1]),
+        passages=tuple(Passage.of(d, d.text[:200]) for d in material.documents[:1]),
         demonstrations=(Demonstration("pixels", tuple(call("python", code=cell) for cell in asked.cells)),),
         initial_state=InitialState(files=files),
     )

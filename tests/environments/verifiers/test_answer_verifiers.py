@@ -8,7 +8,7 @@ import pytest
 
 from environments.resources import Resources
 from environments.vault import Vault
-from environments.verifiers import atomic_facts, judge_payload, reasoning_scorer, register, typed_answer
+from environments.verifiers import atomic_facts, judge_payload, reasoning_scorer, typed_answer
 from environments.verifiers.fixture import VerifierFixture
 from tests.environments.verifiers.test_verifiers import make_task
 
@@ -17,8 +17,6 @@ VERIFIERS: tuple[tuple[Any, tuple[VerifierFixture, ...]], ...] = (
     (typed_answer.TypedAnswer, typed_answer.FIXTURES),
     (reasoning_scorer.ReasoningScorer, reasoning_scorer.FIXTURES),
 )
-for _made, _ in VERIFIERS:
-    register(_made.kind, lambda resources, made=_made: made())  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

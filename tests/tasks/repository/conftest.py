@@ -10,8 +10,6 @@ from environments.errors import MissingDependencyError
 from environments.sandbox.backends import choose
 from environments.sandbox.base import Backend
 from environments.sandbox.images import ImageError
-from environments.verifiers import register
-from environments.verifiers.repository_tests import RepositoryTests
 from environments.verifiers.suite import IMAGES, sandbox_config
 from tasks.repository.build import BuiltTask, build
 from tests.tasks.repository.small import candidate
@@ -32,7 +30,6 @@ def backend() -> Iterator[Backend]:
 @pytest.fixture(scope="package")
 def task(backend: Backend) -> BuiltTask:
     """The small fix, built."""
-    register("repository_tests", lambda resources: RepositoryTests(resources.sandboxes))
     built = build(candidate(), backend)
     assert isinstance(built, BuiltTask), built
     return built
