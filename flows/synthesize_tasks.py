@@ -52,12 +52,13 @@ def synthesize(context: RunContext) -> dict[str, int]:
             }
             progress = Progress(f"{run.name}-synthesize", "shards of task synthesis")
             records += run_shards(run, "synthesize", shards, "flows.steps.synthesis:synthesize_shard", config.orchestration, progress)
+            tasks, drawn = judge(run, records, config.synthesis.filters)
             if again + 1 == config.synthesis.rounds:
                 break
-            draws, _ = sampler.draw(missing(wanted, judge(run, records, config.synthesis.filters)[1]))
+            draws, _ = sampler.draw(missing(wanted, drawn))
             if not draws:
                 break
-        output = gather(run, records, config.synthesis.filters, wanted, lacking, history)
+        output = gather(run, records, tasks, drawn, wanted, lacking, history)
         return run.finish("synthesize", key, output.outputs, output.result, time.monotonic() - started)
 
     record = context.ensure("synthesize", do)

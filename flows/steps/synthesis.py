@@ -184,14 +184,14 @@ def shortfalls(
 def gather(
     run: RunDirectory,
     records: Sequence[StepRecord],
-    filters: FilterConfig,
+    tasks: Mapping[str, TaskRow],
+    drawn: Sequence[RejectedCandidateRow],
     wanted: Mapping[Cell, int],
     lacking: Iterable[Shortfall] = (),
     history: Sequence[ConstructorRow] = (),
 ) -> StepOutput:
-    """Join the shards, and filter what they wrote together. A passage that the graph already holds is not repeated."""
+    """Join the shards around what `judge` made of them. A passage that the graph already holds is not repeated."""
     folders = [run.stages / record.step for record in records]
-    tasks, drawn = judge(run, records, filters)
     short = shortfalls(run.name, wanted, drawn, lacking)
     for row in short:
         log.warning("%s level %d %s: %d of %d tasks: %s", row.kind, row.level, row.shape, row.supplied, row.wanted, row.reason)
